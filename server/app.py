@@ -108,13 +108,19 @@ def create_app(service: Service) -> FastAPI:
     return app
 
 
+def max_put_bytes(settings: ServerSettings) -> int:
+    """The largest body there is: a session that an admin brings."""
+    return settings.max_body_bytes + STORES_OF_A_SESSION * settings.session_bytes
+
+
 def _add_middleware(app: FastAPI, service: Service) -> None:
     """Each middleware wraps those added before it, so the last one added sees a request first."""
     settings, on_error = service.settings, service.metrics.on_error
     if settings.unknown_fields == "ignore":
         app.add_middleware(UnknownFieldsMiddleware)
-    max_put_bytes = settings.max_body_bytes + STORES_OF_A_SESSION * settings.session_bytes
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, max_put_bytes=max_put_bytes, on_error=on_error)
+    app.add_middleware(
+        BodyLimit, max_bytes=settings.max_body_bytes, max_put_bytes=max_put_bytes(settings), on_error=on_error
+    )
     app.add_middleware(RateLimitMiddleware, on_error=on_error)
     app.add_middleware(AuthMiddleware, ring=service.keys, has_open_metrics=settings.open_metrics, on_error=on_error)
     if settings.cors_origins is not None:

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import operator
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -31,6 +32,7 @@ app = typer.Typer(
 ALIASES = {"workers": "--data-parallel-size"}  # what vLLM calls a setting
 SERVER_BENCHES = {"serve": "server.bench.__main__", "real": "server.bench.real.__main__"}
 SECRETS = ("api_keys", "admin_keys")  # settings that hold keys
+FOREIGN = re.compile("TEST_|REAL_MODELS$|SERVICE_|PORT_|(BASE|GPUS|PUBLISHED_PORT)$")  # variables GANDER_ of others
 PASS_THROUGH = {
     "allow_extra_args": True,
     "allow_interspersed_args": False,  # else click would drop `--`
@@ -49,6 +51,7 @@ def serve(**options: Any) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     settings = _checked(given)
     _hide_keys(given)
+    _warn_of_unknown_variables()
     from server.runner import run
 
     raise typer.Exit(run(settings))
@@ -86,6 +89,16 @@ def _hide_keys(given: Mapping[str, Any]) -> None:
             Console(stderr=True).print(
                 f"[yellow]--{flag} has a key:[/yellow] {sentence}", highlight=False, soft_wrap=True
             )
+
+
+def _warn_of_unknown_variables() -> None:
+    """Name the variables that look like settings and are none, but for those of tests, and those that Kubernetes sets
+    for a service named gander."""
+    for name in sorted(os.environ):
+        setting = name.removeprefix("GANDER_")
+        if setting != name and setting.lower() not in ServerSettings.model_fields and not FOREIGN.match(setting):
+            sentence = "this variable is no setting of gander serve, and is ignored."
+            Console(stderr=True).print(f"[yellow]{escape(name)}:[/yellow] {sentence}", highlight=False, soft_wrap=True)
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
@@ -155,12 +168,19 @@ def ray_config(
 
     It goes to standard output; `serve deploy` runs MODEL by it.
     """
-    from server.ray.config_file import RayOptions, config_of, written
+    from server.ray.config_file import OF_THE_PORT, RayOptions, config_of, written
 
     named = dict(text.partition("=")[::2] for text in setting or [])
-    settings = _checked({"model": model} | {name.replace("-", "_"): value for name, value in named.items()})
-    options = RayOptions(replicas, max(max_replicas or replicas, replicas), cpus, gpus)
-    typer.echo(written(config_of(options, settings.model_dump(mode="json", include=set(settings.model_fields_set)))))
+    given = {"model": model} | {name.replace("-", "_"): value for name, value in named.items()}
+    settings = _checked(given)
+    if unused := sorted(OF_THE_PORT & given.keys()):
+        flags = ", ".join(name.replace("_", "-") for name in unused)
+        raise typer.BadParameter(f"{flags}: the port is Ray's, which has settings of its own", param_hint="--set")
+    most = replicas if max_replicas is None else max_replicas
+    if most < replicas:
+        raise typer.BadParameter(f"{most} is less than --replicas {replicas}", param_hint="--max-replicas")
+    options = RayOptions(replicas, most, cpus, gpus, settings.host, settings.port)
+    typer.echo(written(config_of(options, settings.model_dump(mode="json", include=given.keys() - {"host", "port"}))))
 
 
 @app.command(name="version")

@@ -136,7 +136,9 @@ class ServerSettings(BaseSettings):
         ge=SMALLEST_CACHE,
         description="Most bytes that all sessions may take; above, the key that holds most loses its oldest ones",
     )
-    session_ttl: float = Field(default=ENGINE.session_ttl, gt=0, description="Seconds an unused session is kept")
+    session_ttl: float = Field(
+        default=ENGINE.session_ttl, gt=0, allow_inf_nan=False, description="Seconds an unused session is kept"
+    )
     sessions_dir: str | None = Field(
         default=None,
         description="Folder that keeps sessions across restarts, within the same bounds; by default restarts lose them",
@@ -186,8 +188,12 @@ class ServerSettings(BaseSettings):
     max_head_bytes: int = Field(
         default=32768, ge=1024, description="Largest head of a request (its path and headers), in bytes"
     )
-    head_seconds: float = Field(default=10.0, gt=0, description="Seconds within which a request's head must arrive")
-    body_seconds: float = Field(default=60.0, gt=0, description="Seconds within which a request's body must arrive")
+    head_seconds: float = Field(
+        default=10.0, gt=0, allow_inf_nan=False, description="Seconds within which a request's head must arrive"
+    )
+    body_seconds: float = Field(
+        default=60.0, gt=0, allow_inf_nan=False, description="Seconds within which a request's body must arrive"
+    )
     max_body_parts: int = Field(
         default=65536, ge=1, description="Most objects, lists and object members in the JSON of one request body"
     )
@@ -251,7 +257,10 @@ class ServerSettings(BaseSettings):
         default=None, description="Web origins that may call this server, separated by commas; * for all"
     )
     keep_alive_seconds: float = Field(
-        default=15.0, gt=0, description="Seconds of silence after which a stream gets a comment line"
+        default=15.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds of silence after which a stream gets a comment line",
     )
     coalesce_ms: float = Field(
         default=0.0,
@@ -264,14 +273,20 @@ class ServerSettings(BaseSettings):
         default=True, description="Keep a spare process (some 300 MB), from which a worker that died is soon replaced"
     )
     worker_timeout: float = Field(
-        default=30.0, gt=0, description="Seconds without a message after which a worker is killed and replaced"
+        default=30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds without a message after which a worker is killed and replaced",
     )
     drain_delay: float = Field(
         default=5.0,
         ge=0,
+        allow_inf_nan=False,
         description="Seconds after SIGTERM during which the port still answers 503, so that routers notice",
     )
-    drain_seconds: float = Field(default=30.0, ge=0, description="Longest wait for running replies when stopping")
+    drain_seconds: float = Field(
+        default=30.0, ge=0, allow_inf_nan=False, description="Longest wait for running replies when stopping"
+    )
     log_level: LogLevel = Field(default="info", description="Least severe log lines shown")
 
     @field_validator(*PATHS)
@@ -286,7 +301,10 @@ class ServerSettings(BaseSettings):
         """Hash the keys, because settings are shown and logged. An empty list is an error: it would open the server."""
         if keys is None:
             return None
-        named = [hashed(key.strip()) for key in keys.split(",") if key.strip()]
+        try:
+            named = [hashed(key.strip()) for key in keys.split(",") if key.strip()]
+        except ValueError as error:
+            raise PydanticCustomError("keys", "{text}.", {"text": str(error)}) from None
         if not named:
             raise PydanticCustomError("keys", "this is empty, and no key can be meant by it: give keys, or unset it.")
         return ",".join(named)

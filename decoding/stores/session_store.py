@@ -164,6 +164,7 @@ class SessionStore:
             self._drop(*key)
         self._note(self._tenants.setdefault(key[0], _Tenant()), session)
         self._taken.add(key)
+        self._forgotten = [each for each in self._forgotten if each != key]
         self._changed.pop(key, None)
 
     def delete(self, tenant: str, session_id: str) -> bool:

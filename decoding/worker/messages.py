@@ -182,9 +182,10 @@ class HandedOver(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 class Beat(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     """The process lives. Comes every second from its start on. busy_seconds is how long its loop has been at its
-    present round, and 0 before `Ready`."""
+    present round, and 0 before `Ready`; still_seconds is how long its load has used no processor, and then 0."""
 
     busy_seconds: float
+    still_seconds: float = 0.0
 
 
 class SessionKept(msgspec.Struct, kw_only=True, frozen=True, tag=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ if __name__ == "__main__":
     parser.add_argument("--ring", required=True, type=int, nargs=3, help="descriptors of the ring of orders")
     arguments = parser.parse_args()
     end_with(arguments.parent)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as rank 0 does
     settle_allocator()  # before there are threads
     import msgspec
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error

@@ -265,7 +265,8 @@ def run(arguments: WorkerArguments, config_json: str, kernels: Kernels) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     disable_progress_bar()  # of transformers; the server shows our own
     set_verbosity_error()  # of transformers; we say in a sentence what is wrong with a model
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server handles Ctrl-C and drains us
+    for number in (signal.SIGINT, signal.SIGTERM):  # which systemd sends to all; the server handles them and drains us
+        signal.signal(number, signal.SIG_IGN)
     context = zmq.Context()
     inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     outbox.setsockopt(zmq.SNDHWM, 0)

@@ -50,7 +50,7 @@ STATE = Section(
         Panel(
             kind="stat",
             title="Worker restarts",
-            description="Workers that died and were replaced in the time shown; their running requests failed.",
+            description="Workers that died and were replaced in the time shown; their requests went on with the next.",
             queries=(Query(f"sum(increase(gander_worker_restarts_total{{{INSTANCE}}}[$__range]))", "restarts"),),
             unit="none",
             width=4,

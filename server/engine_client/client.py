@@ -23,6 +23,7 @@ from server.engine_client.queue_gate import QueueGate, QueueLimits
 from server.engine_client.replies import End, Replies, WorkerGone
 from server.engine_client.router import Router
 from server.engine_client.sessions.session_folder import SessionFolder
+from server.engine_client.sessions.session_keeper import RECALL_SECONDS
 from server.engine_client.standby import Standby
 from server.engine_client.status import EngineStatus, OnStatus
 from server.engine_client.summary import ready_of, status_of
@@ -94,7 +95,9 @@ class EngineClient:
         Raises ApiError if the engine cannot take all of them now.
         """
         worker, first = self._pick(requests), requests[0]
-        await worker.sessions.recall(first.tenant, first.session_id)
+        started = asyncio.get_running_loop().time()
+        seconds = RECALL_SECONDS if timeout is None else min(timeout, RECALL_SECONDS)
+        await worker.sessions.recall(first.tenant, first.session_id, seconds)
         if not worker.is_serving:  # any more
             worker = self._pick(requests)
         ready = self.ready
@@ -102,7 +105,7 @@ class EngineClient:
         # A request is open here for longer than at the engine, so what passes these limits passes the engine's.
         self._gate.check(requests, ready.max_running)
         replies = Replies([request.request_id for request in requests], self.abort, self._patience)
-        self._deadlines.set(replies, requests, timeout)
+        self._deadlines.set(replies, requests, timeout, started)
         tickets = [Ticket(request, replies, choice) for choice, request in enumerate(requests)]
         for ticket in tickets:
             self._requests.add(ticket)
@@ -163,7 +166,7 @@ class EngineClient:
         if home is not None and home != worker.number:
             state = self.workers[home].sessions.kept(*name)
             if state is not None:
-                worker.sessions.adopt(state)
+                worker.sessions.adopt(state, replaces=not worker.requests.has_session(*name))
         return worker
 
     def _end(self, request_ids: Sequence[str], end: End) -> None:

@@ -23,15 +23,15 @@ class Deadlines:
         self._gate = gate
         self._end = end
 
-    def set(self, replies: Replies, requests: Sequence[Submit], timeout: float | None) -> None:
-        """Set the deadlines of one call. timeout is in seconds, for the whole call."""
+    def set(self, replies: Replies, requests: Sequence[Submit], timeout: float | None, started: float) -> None:
+        """Set the deadlines of one call. timeout is in seconds, for the whole call; started: by the loop's clock."""
         loop, ids = asyncio.get_running_loop(), [request.request_id for request in requests]
         queue_seconds = self._gate.limits.max_queue_seconds
         if queue_seconds is not None:
-            replies.add_deadline(loop.call_later(queue_seconds, self._leave_queue, ids, requests[0].tenant))
+            replies.add_deadline(loop.call_at(started + queue_seconds, self._leave_queue, ids, requests[0].tenant))
         if timeout is not None:
             end = Expired(f"The request's timeout of {timeout:g} s is over.", "timeout", 504)
-            replies.add_deadline(loop.call_later(timeout, self._end, ids, end))
+            replies.add_deadline(loop.call_at(started + timeout, self._end, ids, end))
 
     def _leave_queue(self, request_ids: Sequence[str], tenant: str) -> None:
         """End the requests of a call, unless one of them has begun: then the others wait for their own call alone."""

@@ -15,21 +15,33 @@ from server.engine_client.worker_process import WorkerProcess
 LOG = logging.getLogger("gander.client")
 
 
+LONGEST_DELAY = 300  # calls of `prepare`, one a second
+
+
 class Standby:
-    """Unless is_wanted no process stands by, and every worker is started when it is needed."""
+    """Unless is_wanted no process stands by, and every worker is started when it is needed. One that dies is replaced
+    after as many calls of `prepare` as have come, which double with each death until one is taken."""
 
     def __init__(self, command: Sequence[str], *, is_wanted: bool) -> None:
         self._command = command
         self._is_wanted = is_wanted
         self._waiting: WorkerProcess | None = None
         self._preparing = asyncio.Lock()
+        self._delay = 1
+        self._num_left = 0  # calls of `prepare` until one that died is replaced
 
     async def prepare(self) -> None:
         """Start a process that stands by, if there is none; its imports hold up no reply. A start that fails is logged,
-        since no worker needs it."""
+        since no worker needs it, and so is a death. Call it every second."""
         async with self._preparing:
-            if self._is_wanted and (self._waiting is None or not self._waiting.is_alive):
+            if self._waiting is not None and not self._waiting.is_alive:
+                status = self._waiting.exit_status
+                LOG.warning("The process that stood by exited with status %s; another in %d s.", status, self._delay)
                 await self.close()
+                self._num_left, self._delay = self._delay, min(2 * self._delay, LONGEST_DELAY)
+            if self._num_left:
+                self._num_left -= 1
+            elif self._is_wanted and self._waiting is None:
                 try:
                     self._waiting = await WorkerProcess.start((*self._command, "--patient"))
                 except OSError as error:
@@ -42,6 +54,8 @@ class Standby:
         if worker is not None and not worker.is_alive:
             worker.close()
             worker = None
+        if worker is not None:
+            self._delay = 1
         worker = worker or await WorkerProcess.start(self._command)
         worker.load(config)
         return worker

@@ -44,6 +44,7 @@ from server.engine_client.worker_requests import WorkerRequests
 LOG = logging.getLogger("gander.client")
 SILENT_SECONDS = 5  # after which a worker is not taken to be ready
 PATIENCE = 10  # a start, or one step of a large model, may take so many times the longest silence
+STILL_PATIENCE = 100  # a load may stand still so many times as long, since it may wait for what others compile
 KILLED_SECONDS = 10.0  # that a killed process has to end in, before the next one is started beside it
 
 
@@ -237,6 +238,8 @@ class Supervisor:
                 worker.kill(f"was killed: nothing was heard of it for {silence} s")
             elif worker.pulse.busy_seconds > PATIENCE * timeout:
                 worker.kill(f"was killed: its step took more than {PATIENCE * timeout:g} s")
+            elif self.ready is None and worker.pulse.still_seconds > STILL_PATIENCE * timeout:
+                worker.kill(f"was killed: its load stood still for more than {STILL_PATIENCE * timeout:g} s")
             elif self._has_missed:
                 worker.kill("was killed: it could not be sent a request")
             elif silence >= SILENT_SECONDS and self.status.state in ("ready", "silent"):

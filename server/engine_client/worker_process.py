@@ -28,28 +28,29 @@ from decoding.worker.running_file import read_running
 LOG = logging.getLogger("gander.client")
 WORKER_COMMAND = (sys.executable, "-m", "decoding.worker")
 LAST_WORDS_SECONDS = 0.3  # that frames may still arrive in after the process has ended
-TERMINATE_SECONDS = 2.0
+KILLED_SECONDS = 2.0  # that it has to end in
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Batch)
 
 
 class Pulse:
-    """busy_seconds is how long the worker's loop has been at its present round, as the worker last said.
+    """busy_seconds is how long the worker's loop has been at its present round, and still_seconds how long its load has
+    stood still, as the worker last said.
 
     The seconds of silence are counted by calls of `tick`, one a second. So they are seconds in which this process could
     have heard something, and a server that was itself stopped does not blame the worker.
     """
 
     def __init__(self) -> None:
-        self.busy_seconds = 0.0
+        self.busy_seconds = self.still_seconds = 0.0
         self._num_silent = 0
 
     def hear(self, batch: Batch) -> None:
         self._num_silent = 0
         for message in batch.messages:
             if isinstance(message, Beat):
-                self.busy_seconds = message.busy_seconds
+                self.busy_seconds, self.still_seconds = message.busy_seconds, message.still_seconds
 
     def tick(self) -> int:
         """Note that a second has passed. Returns the seconds since anything was heard."""
@@ -102,6 +103,10 @@ class WorkerProcess:
     @property
     def is_alive(self) -> bool:
         return self._process.returncode is None
+
+    @property
+    def exit_status(self) -> int | None:
+        return self._process.returncode
 
     def load(self, config: EngineConfig) -> None:
         """Tell the process, which has imported everything or is about to, what model to load."""
@@ -161,12 +166,9 @@ class WorkerProcess:
         if seconds > 0 and self.send(Drain()) and await self._has_ended(seconds):
             return
         with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
-        if not await self._has_ended(TERMINATE_SECONDS):
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            if not await self._has_ended(TERMINATE_SECONDS):
-                LOG.error("Process %d was killed and is still there.", self.pid)
+            self._process.kill()
+        if not await self._has_ended(KILLED_SECONDS):
+            LOG.error("Process %d was killed and is still there.", self.pid)
 
     def kill(self, verdict: str) -> None:
         """End the process without asking. `listen` returns soon after."""

@@ -39,6 +39,11 @@ class WorkerRequests:
         """Whether a request is tried alone while all others wait."""
         return self._on_trial is not None
 
+    def has_session(self, tenant: str, session_id: str) -> bool:
+        """Whether there is a request of this session."""
+        requests = (ticket.request for ticket in self._tickets.values())
+        return any((request.tenant, request.session_id) == (tenant, session_id) for request in requests)
+
     def add(self, ticket: Ticket) -> None:
         ticket.worker = self._number
         request_id = ticket.request.request_id

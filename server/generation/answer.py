@@ -60,7 +60,12 @@ async def answer(
     with naming(call.names):
         if allowance is not None:
             allowance.take_prompt(call.prompt_tokens)
-        replies = await client.submit([plan.request for plan in call.plans], call.timeout)
+        try:
+            replies = await client.submit([plan.request for plan in call.plans], call.timeout)
+        except ApiError:
+            if allowance is not None:
+                allowance.give_back(call.prompt_tokens)
+            raise
         deltas = choice_deltas(replies, choices, call.chunk_seconds)
         if allowance is not None:
             deltas = _counted(deltas, allowance)

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from decoding.errors import ConfigError
@@ -19,7 +20,7 @@ from decoding.errors import ConfigError
 LOG = logging.getLogger("gander.keys")
 HASH_PREFIX = "sha256:"
 HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
-ADMIN_PREFIX = "admin "
+ADMIN = "admin"  # the word before an admin's key
 TENANT_LENGTH = 32  # hexadecimal digits of a key's hash that identify its owner
 VALID_TENANT = re.compile(rf"([0-9a-f]{{{TENANT_LENGTH}}})?")
 LABEL_LENGTH = 8  # the first of those digits, which logs show
@@ -41,10 +42,13 @@ class KeyTerms:
             name, _, text = word.partition("=")
             if name not in cls.__dataclass_fields__ or name in given:
                 raise ValueError(f"behind a key come {', '.join(cls.__dataclass_fields__)}, as NAME=NUMBER, each once")
-            number = float(text) if name == "weight" else int(text)
+            try:
+                given[name] = number = float(text) if name == "weight" else int(text)
+            except ValueError:
+                number = 0
             if not 0 < number < math.inf:
-                raise ValueError(f"{name} must be above 0, and {text} is not")
-            given[name] = number
+                kind = "number" if name == "weight" else "whole number"
+                raise ValueError(f"{name} must be a {kind} above 0, and {text} is not")
         return cls(**given)  # type: ignore[arg-type]
 
 
@@ -83,7 +87,10 @@ class StoredKey:
 
 
 def hashed(key: str) -> str:
-    """A key's hash as sha256:HEX; what already has that form stays as it is."""
+    """A key's hash as sha256:HEX; what already has that form stays as it is. Raises ValueError for a hash that is not
+    whole."""
+    if key.startswith(HASH_PREFIX) and not is_hashed(key):
+        raise ValueError(f"a hash is {HASH_PREFIX} and 64 hexadecimal digits")
     return key if is_hashed(key) else HASH_PREFIX + hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -143,9 +150,9 @@ class KeyRing:
             LOG.error("The API key file cannot be read; the keys read before still hold: %s", error)
 
     def _read(self, path: Path) -> None:
-        stamp = _stamp(path)
-        keys = list(_lines(path.read_text("utf-8")))
-        self._from_file, self._stamp = keys, stamp
+        stamp, content = _stamp(path), path.read_bytes()
+        self._stamp = stamp  # also of what makes no keys, which is not read again for each request
+        self._from_file = list(_lines(content.decode()))
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -158,14 +165,20 @@ def _listed(keys: str | None, is_admin: bool) -> Iterable[StoredKey]:
 
 
 def _lines(text: str) -> Iterable[StoredKey]:
-    """One key a line, followed by its limits; empty lines and lines that begin with # are skipped."""
+    """One key a line, followed by its limits; a word that begins with # begins a comment."""
     for number, line in enumerate(text.splitlines(), start=1):
-        entry = line.strip()
-        if not entry or entry.startswith("#"):
-            continue
-        key, *words = entry.removeprefix(ADMIN_PREFIX).split()
+        words = list(takewhile(lambda word: not word.startswith("#"), line.split()))
         try:
-            terms = KeyTerms.read(words)
+            if words:
+                yield _key_of(words)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
-        yield StoredKey.read(key, entry.startswith(ADMIN_PREFIX), terms)
+
+
+def _key_of(words: list[str]) -> StoredKey:
+    """The key of a line. A line that lacks its key is refused: its first word would be a key that anyone can guess."""
+    is_admin = words[0] == ADMIN
+    key, *terms = words[is_admin:] or [ADMIN]
+    if key == ADMIN or key.partition("=")[0] in KeyTerms.__dataclass_fields__:
+        raise ValueError("the key is missing")
+    return StoredKey.read(key, is_admin, KeyTerms.read(terms))

@@ -66,6 +66,10 @@ class Allowance:
         self._require("tokens", num_tokens)
         self._take("tokens", num_tokens)
 
+    def give_back(self, num_tokens: int) -> None:
+        """Uncount the tokens of a prompt that is not run."""
+        self._take("tokens", -num_tokens)
+
     def take_reply(self, num_tokens: int) -> None:
         self._take("tokens", num_tokens)
 

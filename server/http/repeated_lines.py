@@ -1,4 +1,4 @@
-"""Thins out log lines that come by the thousand, caused by a client or by a full disk.
+"""Thins out log lines that come by the thousand, caused by a client, a full disk or a lost file.
 
 Of each kind one line a minute is shown, with how many it hid.
 """
@@ -18,11 +18,13 @@ KINDS = (  # how such lines begin
     "No supported WebSocket library",
     "socket.accept() out of system resource",
     "A session cannot be written",
+    "A session was not read",
     "An old session",
     "The folder of sessions",
     "The sessions in",
+    "The API key file cannot be read",
 )
-LOGGERS = ("gander.connections", "gander.sessions", "uvicorn.error", "asyncio")
+LOGGERS = ("gander.connections", "gander.keys", "gander.sessions", "uvicorn.error", "asyncio")
 
 
 class OnceAMinute(logging.Filter):

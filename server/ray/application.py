@@ -15,7 +15,7 @@ from ray.exceptions import RayActorError, TaskCancelledError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
-from server.app import create_app, create_service
+from server.app import create_app, create_service, max_put_bytes
 from server.config import ServerSettings
 from server.http.errors import ApiError
 from server.ray.config_file import FRONT, GANDER
@@ -55,7 +55,7 @@ class Replica:
 
 def build(args: Mapping[str, Any]) -> serve.Application:
     """The Ray application. args: settings of `gander serve`."""
-    most_bytes = ServerSettings(**args).max_body_bytes
+    most_bytes = max_put_bytes(ServerSettings(**args))  # of smaller bodies each replica has the limit
 
     def front() -> Front:
         """Ray calls this in the front's own process."""

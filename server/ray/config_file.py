@@ -23,17 +23,30 @@ HEADING = """\
 TARGET = 16  # calls that run or wait in a replica; with more, Ray starts another replica
 MOST = 64  # calls in one replica; with more, a session's calls go to another replica
 QUEUED = 256  # calls that wait for a place in any replica; with more, the front answers 429
+OF_THE_PORT = frozenset(  # settings of the process that listens, which is Ray's
+    {
+        "max_connections",
+        "max_connections_per_address",
+        "max_head_bytes",
+        "head_seconds",
+        "body_seconds",
+        "drain_delay",
+        "log_level",
+    }
+)
 DRAIN_SECONDS = 600  # how long the streams of a replica that leaves may still take
 
 
 @dataclass(frozen=True, slots=True)
 class RayOptions:
-    """replicas, max_replicas: the fewest and the most; cpus, gpus: of each replica."""
+    """replicas, max_replicas: the fewest and the most; cpus, gpus: of each replica; host, port: where Ray listens."""
 
     replicas: int
     max_replicas: int
     cpus: float
     gpus: float
+    host: str = "127.0.0.1"
+    port: int = 8000
 
 
 def config_of(options: RayOptions, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +85,7 @@ def config_of(options: RayOptions, settings: Mapping[str, Any]) -> dict[str, Any
     }
     return {
         "proxy_location": "EveryNode",
-        "http_options": {"host": "127.0.0.1", "port": 8000},
+        "http_options": {"host": options.host, "port": options.port},
         "applications": [application],
     }
 

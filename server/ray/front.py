@@ -30,7 +30,7 @@ class ReplicaLost(Exception):
 
 
 class Front:
-    """most_bytes: the largest body."""
+    """most_bytes: the largest body that any replica takes."""
 
     def __init__(self, ask: Ask, most_bytes: int) -> None:
         self._ask = ask

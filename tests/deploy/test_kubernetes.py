@@ -14,8 +14,15 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from fastapi.routing import APIRoute
 
 from server.config import ServerSettings
+from server.endpoints import health, metrics, models, page, sessions, tokens
+from server.endpoints.chat import route as chat
+from server.endpoints.completions import route as completions
+from server.endpoints.messages import route as messages
+from server.endpoints.responses import route as responses
+from server.endpoints.responses import stored
 from tests.server.servers import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -129,6 +136,23 @@ def test_what_stands_in_front_finds_the_service_by_the_session(manifests: Manife
     assert manifests["ServiceMonitor"]["spec"]["selector"]["matchLabels"] == service["metadata"]["labels"]
     assert manifests["ScaledObject"]["spec"]["scaleTargetRef"]["name"] == manifests["Deployment"]["metadata"]["name"]
     assert "replicas" not in manifests["Deployment"]["spec"], "else an apply would undo the scaling"
+
+
+def test_what_stands_in_front_leads_to_what_clients_ask_for_and_not_to_the_metrics() -> None:
+    gateway = yaml.safe_load((FOLDER / "components/gateway/route.yaml").read_text())
+    nginx = yaml.safe_load((FOLDER / "components/nginx/ingress.yaml").read_text())
+    (rule,) = gateway["spec"]["rules"]
+    routed = {(match["path"]["value"], match["path"]["type"].removeprefix("Path")) for match in rule["matches"]}
+    (rule,) = nginx["spec"]["rules"]
+    assert routed == {(path["path"], path["pathType"]) for path in rule["http"]["paths"]}
+    assert len(routed) <= 8, "older gateways take no more in a rule"
+
+    def is_routed(path: str) -> bool:
+        return any(path == each or (kind == "Prefix" and path.startswith(f"{each}/")) for each, kind in routed)
+
+    modules = (chat, completions, responses, stored, messages, models, sessions, tokens, health, metrics, page)
+    paths = {route.path for module in modules for route in module.router.routes if isinstance(route, APIRoute)}
+    assert {path for path in paths if not is_routed(path)} == {"/metrics", "/ready", "/is_sleeping"}
 
 
 def test_the_rules_of_the_operator_are_prometheus_own(manifests: Manifests) -> None:

@@ -70,6 +70,17 @@ def test_variables_are_read(started: list[ServerSettings], monkeypatch: pytest.M
     assert started[0].model == "from/env"
 
 
+def test_a_variable_that_is_no_setting_is_warned_of(
+    started: list[ServerSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MAX_RUNNING", "MAX_RUNING", "PORT_8000_TCP", "SERVICE_HOST", "REAL_MODELS", "TEST_KILLS"):
+        monkeypatch.setenv(f"GANDER_{name}", "4")
+    output = invoke("serve").output
+    assert output.startswith("GANDER_MAX_RUNING: this variable is no setting")
+    assert output.count("GANDER_") == 1
+    assert started[0].max_running == 4
+
+
 def test_what_is_on_by_default_has_a_flag_to_turn_it_off(
     started: list[ServerSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,8 +61,8 @@ class SessionFolder:
         """Where a session's file is, or would be. The path tells neither the key nor the session."""
         return self._path / _hashed(tenant) / (_hashed(f"{tenant}\0{session_id}") + SUFFIX)
 
-    def write(self, state: SessionState, model: str) -> None:
-        """Write a session's file, in the place of an earlier one."""
+    def write(self, state: SessionState, model: str) -> bool:
+        """Write a session's file, in the place of an earlier one. Returns whether it could be written."""
         path = self.path_of(state.tenant, state.session_id)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -70,6 +70,8 @@ class SessionFolder:
                 folder.write(path.name, seal(state, model, path.name, self._key))
         except OSError as error:
             LOG.warning("A session cannot be written to %s: %s.", self._path, error.strerror)
+            return False
+        return True
 
     def read(self, tenant: str, session_id: str, model: str) -> SessionState | None:
         """The session of a file, or None where there is no file or it cannot be used."""

@@ -24,8 +24,10 @@ from server.http.errors import ApiError, unavailable
 
 LOG = logging.getLogger("gander.sessions")
 CHECK_SECONDS = 1.0  # between two checks whether it is time to write
-WRITE_SECONDS = 60.0  # at most, between two writes while requests come without a pause
-MOST_UNWRITTEN_BYTES = 64 * 2**20
+WRITE_SECONDS = 60.0  # at most, between two writes while requests come without a pause, and after one that failed
+TIDY_SECONDS = 60.0  # between two looks through the folder
+RECALL_SECONDS = 2.0  # that a request waits for its session's file
+MOST_UNWRITTEN_BYTES = 64 * 2**20  # above, they are written, or dropped where they cannot be
 MOST_KNOWN = 65536  # names of sessions that are remembered as the worker's; others are given to it again
 
 T = TypeVar("T")
@@ -71,6 +73,7 @@ class SessionKeeper:
             except ApiError as error:
                 LOG.warning("Sessions are kept as they last were, not as they are: %s", error.message)
         await self._write(self._folder)
+        await self._run(self._folder.tidy)
         self._thread.shutdown()
 
     def on_ready(self, ready: Ready) -> None:
@@ -95,8 +98,17 @@ class SessionKeeper:
         else:
             self.questions.on_answer(news)
 
-    async def recall(self, tenant: str, session_id: str) -> None:
-        """Give the worker what is kept of a session, unless it has that. Call it before a request of the session."""
+    async def recall(self, tenant: str, session_id: str, seconds: float = RECALL_SECONDS) -> None:
+        """Give the worker what is kept of a session, unless it has that. Call it before a request of the session. Where
+        that takes longer than so many seconds, the session starts empty."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._recall(tenant, session_id)
+        except TimeoutError:
+            LOG.warning("A session was not read within %g s, and starts empty.", seconds)
+            self._note_known((tenant, session_id))
+
+    async def _recall(self, tenant: str, session_id: str) -> None:
         folder, name = self._folder, (tenant, session_id)
         if folder is None or name in self._known:
             return
@@ -112,10 +124,11 @@ class SessionKeeper:
         """The worker's last copy of a session, if there is one."""
         return self._copies.get(tenant, session_id) or self._unwritten.get((tenant, session_id))
 
-    def adopt(self, state: SessionState) -> None:
-        """Give the worker another worker's session, unless it has the session already."""
-        if (state.tenant, state.session_id) not in self._known:
-            self._restore(state)
+    def adopt(self, state: SessionState, replaces: bool) -> None:
+        """Give the worker another worker's session; one that it has already stays, unless this replaces it."""
+        if replaces or (state.tenant, state.session_id) not in self._known:
+            self._copies.keep(state)
+            self._restore(state, replaces)
 
     async def forget(self, tenant: str, session_id: str) -> bool:
         """Forget a session in the worker and beside it, but not in files. Returns whether there was one. Raises
@@ -135,7 +148,7 @@ class SessionKeeper:
 
     async def export(self, tenant: str, session_id: str) -> bytes | None:
         """A session as bytes for another server, or None if there is none. Raises ApiError without an answer."""
-        await self.recall(tenant, session_id)
+        await self._recall(tenant, session_id)
         state = await self.questions.copy(tenant, session_id)
         return None if state is None else seal(state, self._model)
 
@@ -166,8 +179,8 @@ class SessionKeeper:
         if self._folder is not None and state.num_bytes:
             self._unwritten[state.tenant, state.session_id] = state
 
-    def _restore(self, state: SessionState) -> None:
-        self._send(RestoreSession(state=state))
+    def _restore(self, state: SessionState, replaces: bool = False) -> None:
+        self._send(RestoreSession(state=state, replaces=replaces))
         self._note_known((state.tenant, state.session_id))
 
     def _note_known(self, name: tuple[str, str]) -> None:
@@ -177,24 +190,31 @@ class SessionKeeper:
 
     async def _write_now_and_then(self, folder: SessionFolder) -> None:
         loop = asyncio.get_running_loop()
-        next_write = loop.time()  # at once, since writing also tidies the folder
+        next_write = next_tidy = loop.time()
+        has_failed = False
         while True:
-            num_bytes = sum(state.num_bytes for state in self._unwritten.values())
-            has_pause = self._unwritten and self._is_idle()
-            if loop.time() >= next_write or has_pause or num_bytes > MOST_UNWRITTEN_BYTES:
-                await self._write(folder)
+            has_pause = self._unwritten and self._is_idle() and not has_failed
+            if loop.time() >= next_write or has_pause or self._num_unwritten_bytes() > MOST_UNWRITTEN_BYTES:
+                has_failed = not await self._write(folder)
                 next_write = loop.time() + WRITE_SECONDS
+            if loop.time() >= next_tidy:
+                await self._run(folder.tidy)
+                next_tidy = loop.time() + TIDY_SECONDS
             await asyncio.sleep(CHECK_SECONDS)
 
-    async def _write(self, folder: SessionFolder) -> None:
-        states, self._unwritten = list(self._unwritten.values()), {}
+    async def _write(self, folder: SessionFolder) -> bool:
+        """Write what is unwritten. Returns whether all could be written; what could not is tried again, unless it is
+        too much."""
+        states = dict(self._unwritten)
+        were_written = await self._run(lambda: [folder.write(state, self._model) for state in states.values()])
+        for (name, state), was_written in zip(states.items(), were_written, strict=True):
+            is_latest = self._unwritten.get(name) is state
+            if is_latest and (was_written or self._num_unwritten_bytes() > MOST_UNWRITTEN_BYTES):
+                del self._unwritten[name]
+        return all(were_written)
 
-        def write() -> None:
-            for state in states:
-                folder.write(state, self._model)
-            folder.tidy()
-
-        await self._run(write)
+    def _num_unwritten_bytes(self) -> int:
+        return sum(state.num_bytes for state in self._unwritten.values())
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

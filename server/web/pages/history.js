@@ -1,6 +1,7 @@
 /** Conversations, kept in this browser alone.
  *
- * Owns their form in the store. Invariant: what does not fit loses its traces before it loses a word.
+ * Owns their form in the store, which other tabs write, too. Invariants: what does not fit loses its traces before it
+ * loses a word; a save changes those alone in the store that this tab changed or removed.
  */
 
 import { freshId } from "../api/identifier.js";
@@ -9,6 +10,7 @@ const NAME = "gander.conversations";
 
 export class History {
   #conversations = read();
+  #known = new Map(this.#conversations.map((each) => [each.id, JSON.stringify(each)])); // as last read or written
 
   get conversations() {
     return this.#conversations;
@@ -32,17 +34,40 @@ export class History {
   remove(id) {
     this.#conversations = this.#conversations.filter((conversation) => conversation.id !== id);
     this.save();
+    this.#known.delete(id);
   }
 
   /** Conversations without a message are not kept. False if even without traces there is no room. */
   save() {
-    const kept = this.#conversations.filter(({ messages }) => messages.length);
-    if (write(kept)) return true;
+    const gone = this.#takeOver();
+    const kept = this.#conversations.filter(({ id, messages }) => messages.length && !gone.has(id));
+    if (this.#write(kept)) return true;
     for (const conversation of kept.toReversed()) {
       for (const message of conversation.messages) delete message.trace;
-      if (write(kept)) return true;
+      if (this.#write(kept)) return true;
     }
     return false;
+  }
+
+  /** Take over what other tabs have stored; what this one has changed stays as it is here. Returns the ids of those
+   * that others have removed. */
+  #takeOver() {
+    const stored = new Map(read().map((each) => [each.id, each]));
+    const gone = new Set();
+    for (const own of this.#conversations) {
+      if (JSON.stringify(own) !== this.#known.get(own.id)) continue;
+      if (stored.has(own.id)) Object.assign(own, stored.get(own.id));
+      else gone.add(own.id);
+    }
+    for (const [id, each] of stored) if (!this.#known.has(id) && !this.find(id)) this.#conversations.push(each);
+    this.#conversations.sort((one, other) => (one.created < other.created ? 1 : one.created > other.created ? -1 : 0));
+    return gone;
+  }
+
+  #write(conversations) {
+    const isWritten = write(conversations);
+    if (isWritten) for (const each of conversations) this.#known.set(each.id, JSON.stringify(each));
+    return isWritten;
   }
 
   /** All conversations as JSON for download, without traces. */

@@ -293,5 +293,12 @@ def test_every_session_that_was_used_is_handed_over_once_and_what_is_forgotten_i
     store.open("a", "4")
     assert store.take_forgotten() == [("a", "1")]
     assert store.take_forgotten() == []
+    state = store.copy("a", "4")
+    assert state is not None
+    store.restore(state, 10)
+    store.delete("a", "4")
+    store.restore(state, 10)
+    assert store.take_forgotten() == [], "what came back was told to be forgotten"
+    store.open("a", "4")
     states = [store.take_changed() for _ in range(3)]
     assert [state and state.session_id for state in states] == ["2", "4", None]

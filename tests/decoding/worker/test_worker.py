@@ -352,8 +352,11 @@ def test_sessions_are_listed_and_deleted_by_their_tenant(worker: WorkerProcess) 
 
 
 def test_a_drained_worker_finishes_its_requests_and_leaves(model_folder: Path, tmp_path: Path) -> None:
+    """Also where SIGTERM comes, which systemd sends to all processes of a service."""
     worker = started(model_folder, tmp_path)
     try:
+        worker.hear_until_ready()
+        worker.process.terminate()
         worker.tell(submit("last", [5, 6], 30))
         worker.tell(messages.Drain())
         tokens, end = worker.hear_until_end("last")
@@ -404,6 +407,12 @@ def test_a_heart_beats_beside_the_loop_and_says_for_how_long_that_is_at_one_roun
     seconds = [beat.busy_seconds for beat in beats if isinstance(beat, messages.Beat)]
     assert seconds[:2] == [0.0, 0.0]
     assert 0 < seconds[2] < seconds[3]
+
+
+def test_a_load_stands_still_while_it_uses_no_second_of_the_processor() -> None:
+    load = heart.Load()
+    told = [load.still_seconds(now, used) for now, used in [(5, 2), (6, 2.9), (300, 2.95), (301, 3), (400, 3.5)]]
+    assert told == [0, 1, 295, 0, 99]
 
 
 def test_steps_are_reported_together_now_and_then_and_at_once_when_nothing_is_left_to_do() -> None:

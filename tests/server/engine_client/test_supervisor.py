@@ -1,14 +1,11 @@
-"""What goes wrong with a process that no test can bring about with a real one: it is told, and another one is started.
-
-The event loop's clock is the test's own: it jumps to the next timer wherever nothing else is to be done.
-"""
+"""What goes wrong with a process that no test can bring about with a real one: it is told, another one is started."""
 
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -18,13 +15,14 @@ from decoding.core.request import FinishReason
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats
-from decoding.worker.messages import Batch, FromWorker, Ready, Submit, ToWorker
+from decoding.worker.messages import Batch, Beat, FromWorker, Ready, Submit, ToWorker
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.replies import Replies
 from server.engine_client.standby import Standby
 from server.engine_client.status import EngineStatus
 from server.engine_client.supervisor import RestartPolicy, Supervisor
-from server.engine_client.worker_process import Pulse
+from server.engine_client.worker_process import Pulse, WorkerProcess
+from tests.server.engine_client.jumping import run
 
 READY = Ready(
     model="fake",
@@ -51,48 +49,27 @@ READY = Ready(
 )
 
 
-class JumpingSelector(selectors.DefaultSelector):
-    """Waits for nothing: it moves the clock on instead."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        events = super().select(0)
-        if not events and timeout:
-            self.now += timeout
-        return events
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self.selector = JumpingSelector()
-        super().__init__(self.selector)
-
-    def time(self) -> float:
-        return self.selector.now
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        runner.run(test)
-
-
 class Process:
-    """Ready as soon as it is listened to. It replies one token to each request, if it hears requests."""
+    """Ready as soon as it is listened to, or never where it stands still. It replies one token to each request, if it
+    hears requests."""
 
-    def __init__(self, number: int, *, hears: bool = True, dies: bool = True) -> None:
+    def __init__(self, number: int, *, hears: bool = True, dies: bool = True, stands_still: bool = False) -> None:
         self.pid = number
         self.pulse = Pulse()
         self.verdict: str | None = None
         self.is_closed = False
         self._hears = hears
         self._dies = dies
+        self._stands_still = stands_still
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._say: Callable[[Batch], None] = lambda _: None
 
     async def listen(self, on_batch: Callable[[Batch], None]) -> int:
         self._say = on_batch
-        self._tell(READY)
+        if self._stands_still:
+            self._beat(0)
+        else:
+            self._tell(READY)
         return await asyncio.shield(self._ended)
 
     def send(self, message: ToWorker) -> bool:
@@ -113,6 +90,11 @@ class Process:
 
     def close(self) -> None:
         self.is_closed = True
+
+    def _beat(self, second: int) -> None:
+        self._tell(Beat(busy_seconds=0.0, still_seconds=second))
+        if not self._ended.done():
+            asyncio.get_running_loop().call_later(1.0, self._beat, second + 1)
 
     def _reply(self, request_id: str) -> None:
         end = Finished(
@@ -232,6 +214,17 @@ def test_a_start_that_fails_or_hangs_is_tried_again(start: Any, told: str, caplo
     assert f"A worker could not be started {told}." in caplog.messages
 
 
+def test_a_load_that_stands_still_is_killed_though_its_heart_beats() -> None:
+    async def test() -> None:
+        worker, _ = supervised(Starts(starts_as(stands_still=True), starts_as()))
+        worker.start()
+        await reached(worker, "ready")
+        assert worker.status.last_error == "worker 1 was killed: its load stood still for more than 3000 s"
+        await worker.close(0.0)
+
+    run(test())
+
+
 def test_a_worker_that_can_never_be_started_is_given_up() -> None:
     async def test() -> None:
         worker, _ = supervised(Starts(fails), RestartPolicy(attempts=3))
@@ -269,3 +262,25 @@ def test_an_error_between_two_processes_is_told_and_ends_the_worker(caplog: pyte
 
     run(test())
     assert "The worker cannot be run and is given up." in caplog.messages
+
+
+def test_a_process_that_dies_while_it_stands_by_is_told_and_replaced_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started: list[Any] = []
+
+    async def start(_: object) -> Any:
+        started.append(Mock(is_alive=False, exit_status=-9, stop=AsyncMock()))
+        return started[-1]
+
+    async def test() -> None:
+        monkeypatch.setattr(WorkerProcess, "start", start)
+        standby = Standby((), is_wanted=True)
+        for _ in range(100):
+            await standby.prepare()
+        assert len(started) == 7  # at 0, 2, 5, 10, 19, 36 and 69 s
+        assert all(process.close.called for process in started[:-1])
+        await standby.close()
+
+    run(test())
+    assert caplog.messages[2] == "The process that stood by exited with status -9; another in 4 s."

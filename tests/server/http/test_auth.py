@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from openai import AuthenticationError, OpenAI
+from pydantic import ValidationError
 
 from decoding.errors import ConfigError
 from server.config import ServerSettings
 from server.http.keys import KeyRing
+from server.http.repeated_lines import OnceAMinute
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
 
 HASHED = hashlib.sha256(b"carol").hexdigest()
@@ -149,6 +151,59 @@ def test_settings_hold_no_key_as_it_is() -> None:
     settings = ServerSettings(api_keys="sesame", admin_keys="open")
     assert settings.api_keys == "sha256:" + hashlib.sha256(b"sesame").hexdigest()
     assert "open" not in str(settings.admin_keys)
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("admin", "the key is missing"),
+        ("admin requests_per_minute=5", "the key is missing"),
+        ("admin # of the team", "the key is missing"),
+        ("weight=2", "the key is missing"),
+        (f"sha256:{HASHED[:-1]}", "64 hexadecimal digits"),
+        (f"admin sha256:{HASHED}0", "64 hexadecimal digits"),
+    ],
+)
+def test_a_line_without_its_key_or_with_part_of_a_hash_makes_no_key(tmp_path: Path, line: str, wrong: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"alice\n{line}\n")
+    with pytest.raises(ConfigError, match=f"line 2: .*{wrong}"):
+        KeyRing(None, None, str(file))
+
+
+def test_part_of_a_hash_is_no_setting_either() -> None:
+    with pytest.raises(ValidationError, match="64 hexadecimal digits"):
+        ServerSettings(api_keys=f"alice,sha256:{HASHED[:8]}")
+
+
+def test_comments_may_follow_a_key(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\n  # and more\nk#1 # alice\nadmin\tk2 weight=2 #bob weight=3\n")
+    ring = KeyRing(None, None, str(file))
+    alice, bob = ring.find("k#1"), ring.find("k2")
+    assert alice is not None
+    assert bob is not None
+    assert (bob.is_admin, bob.terms.weight) == (True, 2)
+
+
+def test_a_file_that_makes_no_keys_is_told_once_and_a_missing_one_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("alice\n")
+    ring = KeyRing(None, None, str(file))
+    file.write_text("alice speed=2\n")
+    assert all(ring.find("alice") for _ in range(3))
+    assert len(caplog.messages) == 1
+    file.write_bytes(b"\xff" * 20)
+    assert all(ring.find("alice") for _ in range(3))
+    assert len(caplog.messages) == 2
+    file.unlink()
+    assert all(ring.find("alice") for _ in range(3))
+    shown = OnceAMinute(now=lambda: 0.0)
+    assert [shown.filter(record) for record in caplog.records[2:]] == [True, False, False]
+    file.write_text("bob\n")
+    assert ring.find("bob")
 
 
 def test_a_ring_keeps_hashes_only(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Requests and tokens a minute: buckets by a clock of the test's own, headers and refusals through HTTP."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from server.config import ServerSettings
 from server.http.errors import ApiError
 from server.http.keys import KeyRing, KeyTerms
 from server.http.rate_limits import Allowance, duration
+from tests.fake_worker import MAX_RUNNING
 from tests.server.servers import RunningServer, make_model_folder, running_server
 
 KEYS = """
@@ -112,6 +114,28 @@ def test_a_key_has_its_tokens_of_prompts_and_replies(limited: RunningServer) -> 
     assert post(limited, "busy", prompt="a" * 8).status_code == 429, "10 and 25 tokens of 40 are gone"
 
 
+def test_a_prompt_that_the_queue_refuses_costs_no_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("key tokens_per_minute=1000000\n")
+    settings = ServerSettings(
+        model=str(make_model_folder(tmp_path / "toy")), drain_seconds=2, api_key_file=str(file), max_waiting=0
+    )
+    with running_server(settings) as running:
+        body = {
+            "prompt": json.dumps({"say": "z" * 100, "delay": 0.05, "per_step": 1}),
+            "n": MAX_RUNNING,
+            "max_tokens": 100,
+            "stream": True,
+        }
+        headers = {"Authorization": "Bearer key"}
+        with running.http.stream("POST", "/v1/completions", json=body, headers=headers) as stream:
+            next(stream.iter_bytes())
+            left = int(stream.headers["x-ratelimit-remaining-tokens"])
+            reply = post(running, "key", prompt="a" * 2000)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (429, "queue_full")
+    assert int(reply.headers["x-ratelimit-remaining-tokens"]) > left - 1500
+
+
 def test_messages_count_against_a_keys_limits(limited: RunningServer) -> None:
     body = {"max_tokens": 30, "messages": [{"role": "user", "content": "a"}]}
     reply = post(limited, "talker", "/v1/messages", **body)
@@ -135,6 +159,7 @@ def test_a_key_files_terms_are_read_and_mistakes_named(tmp_path: Path) -> None:
     assert free.terms == KeyTerms()
     for words in ("weight=0", "weight=nan", "tokens_per_minute=1.5", "speed=2", "weight", "weight=1 weight=2"):
         file.write_text(f"\nsecret {words}\n")
-        with pytest.raises(ConfigError, match="line 2") as caught:
+        named = words.partition("=")[0] if words != "speed=2" else "behind a key come"
+        with pytest.raises(ConfigError, match=f"line 2: .*{named}") as caught:
             KeyRing(None, None, str(file))
         assert "secret" not in str(caught.value)

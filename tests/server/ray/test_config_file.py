@@ -58,6 +58,24 @@ def test_a_setting_that_is_none_is_said_with_its_name() -> None:
     assert "--max-runing" in done.output
 
 
+def test_host_and_port_are_rays_and_other_settings_of_the_port_are_refused() -> None:
+    written = config("--set", "port=9000", "--set", "host=0.0.0.0")
+    assert written["http_options"] == {"host": "0.0.0.0", "port": 9000}
+    assert written["applications"][0]["args"] == {"model": "gosling"}
+    for arguments in (["--set", "max-connections=8"], ["--replicas", "3", "--max-replicas", "2"]):
+        done = CliRunner().invoke(app, ["ray-config", *arguments])
+        assert done.exit_code == 2
+        assert arguments[-1].partition("=")[0] in done.output
+
+
+def test_no_variable_of_the_shell_gets_into_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GANDER_API_KEYS", "sesame")
+    monkeypatch.setenv("GANDER_MAX_RUNNING", "4")
+    monkeypatch.setenv("GANDER_PORT", "9000")
+    written = config("--set", "max-waiting=3")
+    assert written["applications"][0]["args"] == {"model": "gosling", "max_waiting": 3}
+
+
 def test_ray_takes_the_file_and_hashes_the_header_that_we_read() -> None:
     schema = pytest.importorskip("ray.serve.schema", reason="ray is not installed: pip install 'gander[ray]'.")
     for arguments in (["--replicas", "2"], ["--replicas", "1", "--max-replicas", "2"]):
