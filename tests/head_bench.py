@@ -64,5 +64,4 @@ class HeadedEngine:
 def assert_some_accepted_and_some_rejected(stats: Sequence[RequestStats]) -> None:
     drafted = sum(each.counts.drafted_by_source.get("draft_model", 0) for each in stats)
     accepted = sum(each.counts.accepted_by_source.get("draft_model", 0) for each in stats)
-    assert accepted > 5
-    assert drafted - accepted > 5
+    assert 0 < accepted < drafted

@@ -29,7 +29,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "docs", "deploy", *PACKAGES
 
 
 def run(*command: str | Path, **options: Any) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -49,10 +49,15 @@ def test_counting_can_stop_and_go_on_and_keeps_what_was_accepted(engine: Engine,
     other = load_counts(path, msgspec.structs.replace(PLAN, temperature=0.9), len(tree))
     assert other.samples == 0
 
-    kept = conclude(tree, whole, 40)
+
+def test_the_tree_that_is_kept_is_of_the_slots_that_were_accepted_most() -> None:
+    tree = initial_tree()
+    counts = Counts(plan=PLAN, slots=[0] * len(tree), samples=2, tokens=300, forwards=100)
+    counts.slots[-1] = 7
+    kept = conclude(tree, counts, 40)
     assert len(kept) == 41
-    assert sum(kept.counts) > 0.5 * sum(whole.slots)
-    assert kept.made["samples"] == 2
+    assert sum(kept.counts) == 7
+    assert (kept.made["samples"], kept.made["acceptance_length"]) == (2, 3.0)
 
 
 def test_prompts_come_from_lines_of_json_or_text(tmp_path: Path) -> None:

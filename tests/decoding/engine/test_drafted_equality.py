@@ -77,10 +77,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 
 def assert_some_accepted_and_some_rejected(stats: Sequence[RequestStats]) -> None:
     drafted = sum(each.counts.drafted for each in stats)
-    accepted = sum(each.counts.accepted for each in stats)
-    assert accepted > 0
-    assert drafted > accepted
-    assert 0.1 < accepted / drafted < 0.98, (accepted, drafted)
+    assert 0 < sum(each.counts.accepted for each in stats) < drafted
 
 
 @pytest.mark.parametrize("law", LAWS)

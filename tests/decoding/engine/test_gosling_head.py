@@ -44,7 +44,7 @@ def replies(engine: Engine, method: str, sampling: SamplingParams, *, together: 
             prompt=np.array(tokenizer.encode(text).ids, np.int32),
             sampling=sampling,
             speculation=SpeculationParams(method=method, max_nodes=0 if method == "none" else 16),
-            session_id=f"{method} {place}",
+            session_id=f"{method} {place} {together}",
             eos_token_ids=engine.model.eos_token_ids,
         )
         for place, text in enumerate(PROMPTS)

@@ -9,6 +9,7 @@ from decoding.drafting.draft_model.state import DraftCost
 from decoding.engine.step_costs import FORGOTTEN_AFTER, MEDIAN_OF, StepCosts, harvest_seconds
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
+from tests.pairs import GivenTimings
 
 
 def a_model() -> TargetModel:
@@ -34,7 +35,7 @@ def test_learning_from_logits_costs_something() -> None:
 
 
 def test_forwards_of_the_draft_model_cost_what_they_take_in_steps() -> None:
-    costs = StepCosts(a_model(), a_model())
+    costs = StepCosts(a_model(), a_model(), GivenTimings(64))
     alone = costs.draft_curve
     assert alone is not None
     quick = 3 * (alone.base + alone.seconds_of_tokens(5 / 3))

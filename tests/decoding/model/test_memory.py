@@ -129,17 +129,17 @@ def test_weights_that_do_not_fit_are_refused_with_both_numbers() -> None:
 
 
 def test_a_limit_on_the_address_space_counts_as_memory() -> None:
-    before = resource.getrlimit(resource.RLIMIT_AS)
+    before, room = resource.getrlimit(resource.RLIMIT_AS), free_bytes(CPU) // 2
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + 2**30, before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (taken + room, before[1]))
     try:
-        assert 2**29 < free_bytes(CPU) <= 2**30
+        assert room // 2 < free_bytes(CPU) <= room
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_what_is_expected_is_what_is_there_and_the_cache() -> None:
-    assert expected_bytes(CPU, 2**40) == pytest.approx(resident_bytes() + 2**40, rel=0.01)
+    assert expected_bytes(CPU, 2**30) == pytest.approx(resident_bytes() + 2**30, abs=2**26)
 
 
 def test_what_a_step_needs_is_not_given_to_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
