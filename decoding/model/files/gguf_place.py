@@ -28,7 +28,7 @@ from decoding.model.files.gguf_tokenizer import tokenizer_config, tokenizer_text
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".gguf"
-FORMAT = 1  # of the folder; another one is made where this file makes others
+FORMAT = 2  # of the folder; another one is made where this file makes others
 FOLDER_NAME = re.compile("gguf-[0-9a-f]{16}")
 NUM_KEPT = 8  # the folders used last stay
 NAMED = 6  # the most files that a sentence names

@@ -1,0 +1,54 @@
+"""The tokenizer of a GGUF file: which tokens are found whole in a text, and how it is split."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from decoding.model.files.gguf_file import GgufFile, Strings, read_gguf
+from decoding.model.files.gguf_tokenizer import tokenizer_text
+from tests.gguf_files import CONTROL, NORMAL, VOCAB_SIZE, write_gguf
+from tests.models import tiny
+
+USER_DEFINED = 4
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> GgufFile:
+    path = tmp_path_factory.mktemp("whole") / "model.gguf"
+    return read_gguf([write_gguf(path, tiny("llama", vocab_size=VOCAB_SIZE, num_hidden_layers=1))])
+
+
+def changed(file: GgufFile, tokens: dict[str, int], **metadata: Any) -> GgufFile:
+    """The file with further tokens at the end, of these kinds."""
+    names = [*file.metadata["tokenizer.ggml.tokens"], *tokens]
+    kinds = np.append(file.metadata["tokenizer.ggml.token_type"], [*tokens.values()]).astype(np.int32)
+    given = {"tokens": strings(names), "token_type": kinds} | metadata
+    added = {f"tokenizer.ggml.{name}": value for name, value in given.items()}
+    return replace(file, metadata={**file.metadata, **added})
+
+
+def strings(names: list[str]) -> Strings:
+    ends = np.cumsum([len(name.encode()) for name in names])
+    return Strings(memoryview("".join(names).encode()), np.stack((np.append(0, ends[:-1]), ends), 1))
+
+
+def tokenizer_of(file: GgufFile) -> Tokenizer:
+    return Tokenizer.from_str(tokenizer_text(file))
+
+
+def test_added_tokens_are_spelled_with_any_letters(whole: GgufFile) -> None:
+    """DeepSeek's, with fullwidth bars, and blanks."""
+    control = ["<｜begin▁of▁sentence｜>", "<｜User｜>"]
+    others = ["<think>", "  ", "\n\n", "<tool call>"]
+    kinds = {"ĠĠ": NORMAL} | dict.fromkeys(control, CONTROL) | dict.fromkeys(others, USER_DEFINED)
+    tokenizer = tokenizer_of(changed(whole, kinds, bos_token_id=VOCAB_SIZE + 1))
+    assert tokenizer.get_vocab_size() == VOCAB_SIZE + len(kinds)
+    assert [tokenizer.id_to_token(VOCAB_SIZE + place) for place in range(len(kinds))] == list(kinds)
+    encoded = tokenizer.encode("<｜User｜>a  b\n\n<tool call>")
+    assert encoded.tokens == [*control, "a", "  ", "b", "\n\n", "<tool call>"]
+    assert tokenizer.decode(encoded.ids) == "a  b\n\n<tool call>"
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    assert special == {"<unk>", "<s>", "<|im_end|>", *control}
