@@ -142,3 +142,12 @@ def test_a_layer_that_is_none_is_refused(tmp_path: Path) -> None:
         ConfigError, match=r"its layer 0 has none of the tensors shortconv\.conv\.weight, attn_q\.weight"
     ):
         config_of(replace(file, tensors=tensors))
+
+
+@pytest.mark.parametrize(("name", "key"), [("phi3", "attention.sliding_window"), ("llama", "expert_count")])
+def test_a_count_of_none_is_as_if_it_were_not_given(name: str, key: str, tmp_path: Path) -> None:
+    """Phi-4's files are Phi-3's with a window of 0."""
+    file = read_gguf([write_gguf(tmp_path / "model.gguf", tiny(name, vocab_size=VOCAB_SIZE))])
+    plain = {each: value for each, value in file.metadata.items() if each != f"{name}.{key}"}
+    zero = config_of(replace(file, metadata={**plain, f"{name}.{key}": 0}))
+    assert zero == config_of(replace(file, metadata=plain))
