@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from decoding.errors import ConfigError, in_one_line
+from decoding.model.files.gguf_config import token_ids
 from decoding.model.files.gguf_file import GgufFile, Strings, text_of
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,10 @@ def tokenizer_text(file: GgufFile) -> str:
     for name in ("token_type", "scores"):
         if name in given and (not isinstance(given[name], list) or len(given[name]) != len(tokens)):
             raise ConfigError(f"{PREFIX}{name} is no list of {len(tokens)}, one for each token")
-    kinds = given.get("token_type", [NORMAL] * len(tokens))
+    kinds = given["token_type"] = given.get("token_type", [NORMAL] * len(tokens))
+    for token_id in token_ids(file).get("eos_token_id", ()):
+        if token_id < len(tokens):
+            kinds[token_id] = CONTROL  # as in llama.cpp, whatever the file says
     try:
         backend, _ = convert_gguf_tokenizer(file.architecture, given)
         fields = json.loads(backend.to_str())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from decoding.model.files.gguf_config import token_ids
 from decoding.model.files.gguf_file import GgufFile, Strings, read_gguf
 from decoding.model.files.gguf_tokenizer import tokenizer_text
 from tests.gguf_files import CONTROL, NORMAL, VOCAB_SIZE, write_gguf
@@ -52,3 +53,17 @@ def test_added_tokens_are_spelled_with_any_letters(whole: GgufFile) -> None:
     assert tokenizer.decode(encoded.ids) == "a  b\n\n<tool call>"
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     assert special == {"<unk>", "<s>", "<|im_end|>", *control}
+
+
+@pytest.mark.parametrize("kind", [NORMAL, USER_DEFINED])
+def test_what_ends_a_reply_is_special_whatever_its_type(kind: int, whole: GgufFile) -> None:
+    file = changed(whole, {"<|im_start|>": kind, "<|eot_id|>": kind, "<stop>": kind}, eot_token_id=VOCAB_SIZE + 2)
+    assert token_ids(file)["eos_token_id"] == [2, VOCAB_SIZE + 2, VOCAB_SIZE + 1]
+    special = {token.content for token in tokenizer_of(file).get_added_tokens_decoder().values() if token.special}
+    assert special == {"<unk>", "<s>", "<|im_end|>", "<|eot_id|>", "<stop>"}
+
+
+def test_ends_are_known_where_a_file_has_no_types(whole: GgufFile) -> None:
+    metadata = {key: value for key, value in whole.metadata.items() if key != "tokenizer.ggml.token_type"}
+    tokenizer = tokenizer_of(replace(whole, metadata=metadata))
+    assert tokenizer.encode("a<|im_end|>").ids[-1] == 2
