@@ -207,6 +207,12 @@ def _phi3(metadata: Metadata) -> Fields:
     return fields
 
 
+def _olmo2(metadata: Metadata) -> Fields:
+    if metadata.has("attention.sliding_window"):
+        raise ConfigError("it is an OLMo 3, whose window is not served: its architecture is told to be OLMo 2's")
+    return {}
+
+
 def _gpt_oss(metadata: Metadata) -> Fields:
     rope = rope_of(metadata, metadata.count("attention.key_length", 64))
     return {
@@ -229,7 +235,7 @@ ARCHITECTURES = {  # by the file's name for them
     "phi3": Architecture("phi3", _phi3),
     "gpt-oss": Architecture("gpt_oss", _gpt_oss),
     "smollm3": Architecture("smollm3", permutes=True),
-    "olmo2": Architecture("olmo2"),
+    "olmo2": Architecture("olmo2", _olmo2),
     "lfm2": Architecture("lfm2", hybrids.lfm2),
     "lfm2moe": Architecture("lfm2_moe", hybrids.lfm2moe),
     "qwen3next": Architecture("qwen3_next", hybrids.qwen3next, norm_offset=1.0),

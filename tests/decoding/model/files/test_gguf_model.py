@@ -135,6 +135,12 @@ def test_a_falcon_whose_head_is_its_embedding_is_refused(tmp_path: Path) -> None
         config_of(file)
 
 
+def test_an_olmo_with_a_window_is_refused(tmp_path: Path) -> None:
+    file = read_gguf([write_gguf(tmp_path / "model.gguf", tiny("olmo2", vocab_size=VOCAB_SIZE))])
+    with pytest.raises(ConfigError, match="it is an OLMo 3, whose window is not served"):
+        config_of(replace(file, metadata={**file.metadata, "olmo2.attention.sliding_window": 4096}))
+
+
 def test_a_layer_that_is_none_is_refused(tmp_path: Path) -> None:
     file = read_gguf([write_gguf(tmp_path / "model.gguf", tiny("lfm2", vocab_size=VOCAB_SIZE))])
     tensors = {name: tensor for name, tensor in file.tensors.items() if "shortconv.conv" not in name}
