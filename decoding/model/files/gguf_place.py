@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 SUFFIX = ".gguf"
 FORMAT = 2  # of the folder; another one is made where this file makes others
-FOLDER_NAME = re.compile("gguf-[0-9a-f]{16}")
+FOLDER_NAME = re.compile(r"gguf-[0-9a-f]{16}(\.\w+\.part)?")
 NUM_KEPT = 8  # the folders used last stay
 NAMED = 6  # the most files that a sentence names
 
@@ -90,7 +90,11 @@ def small_files(paths: Sequence[Path]) -> Path:
     """The folder of small files, made where it is not there yet. Raises ConfigError with a sentence that names the
     file."""
     stamps = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
-    return _made(stamps)
+    folder = _made(stamps)
+    if not folder.is_dir():  # another process, which read other files, has removed it
+        _made.cache_clear()
+        folder = _made(stamps)
+    return folder
 
 
 @cache
@@ -129,21 +133,29 @@ def _written(kept: Path | None, texts: dict[str, str]) -> Path:
         if kept is None:
             raise OSError("there is no home folder")
         kept.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f"{kept.name}.", suffix=".part", dir=kept.parent))
+        partial = _filled(tempfile.mkdtemp(prefix=f"{kept.name}.", suffix=".part", dir=kept.parent), texts)
     except OSError as error:
         logger.info("What a GGUF file says of its model is read again at the next start: %s", error)
-        kept, partial = None, Path(tempfile.mkdtemp(prefix="gander-gguf-"))
-        atexit.register(shutil.rmtree, partial, ignore_errors=True)
-    for name, text in texts.items():
-        (partial / name).write_text(text, "utf-8")
-    if kept is None:
-        return partial
+        temporary = _filled(tempfile.mkdtemp(prefix="gander-gguf-"), texts)
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        return temporary
     try:
         partial.rename(kept)
     except OSError:  # another process was quicker
         shutil.rmtree(partial, ignore_errors=True)
     _remove_old(kept.parent)
     return kept
+
+
+def _filled(folder: str, texts: dict[str, str]) -> Path:
+    """The folder with these files. Raises OSError, and leaves no folder."""
+    try:
+        for name, text in texts.items():
+            Path(folder, name).write_text(text, "utf-8")
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Path(folder)
 
 
 def _remove_old(base: Path) -> None:

@@ -1,6 +1,7 @@
 """Which file a name means, and the folder that is made of it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,31 @@ def test_old_folders_are_removed_and_used_ones_stay(tmp_path: Path, own_folder: 
     ]
     assert len(set(folders)) == 10
     assert sorted(own_folder.iterdir()) == sorted(folders[2:])
+
+
+def test_a_folder_that_another_process_removed_is_made_again(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", tiny("llama", vocab_size=VOCAB_SIZE, num_hidden_layers=1))
+    folder = small_files([path])
+    shutil.rmtree(folder)
+    assert small_files([path]) == folder
+    assert (folder / "tokenizer.json").is_file()
+
+
+def test_a_folder_that_cannot_be_filled_leaves_nothing(
+    tmp_path: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_text
+
+    def write_unless_full(path: Path, *text: str) -> int:
+        if own_folder in path.parents and path.name == "tokenizer.json":
+            raise OSError(28, "No space left on device")
+        return write(path, *text)
+
+    monkeypatch.setattr(Path, "write_text", write_unless_full)
+    path = write_gguf(tmp_path / "model.gguf", tiny("llama", vocab_size=VOCAB_SIZE, num_hidden_layers=1))
+    folder = small_files([path])
+    assert (folder / "tokenizer.json").is_file()
+    assert not [*own_folder.iterdir()]
 
 
 def test_it_is_read_without_torch(tmp_path: Path) -> None:
