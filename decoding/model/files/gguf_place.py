@@ -22,7 +22,7 @@ from pathlib import Path
 from decoding.core.kernel_cache import base_folder
 from decoding.errors import ConfigError, listed
 from decoding.model.files.gguf_config import config_of, token_ids
-from decoding.model.files.gguf_file import SPLIT_NAME, read_gguf
+from decoding.model.files.gguf_file import MAGIC, SPLIT_NAME, read_gguf
 from decoding.model.files.gguf_tokenizer import tokenizer_config, tokenizer_text
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def gguf_paths(model: str, gguf_file: str | None, revision: str | None) -> tuple
     if path.is_file():
         if gguf_file is not None:
             raise ConfigError(f"--gguf-file chooses a file of a folder or of a hub model, and {model} is a file")
-        return _parts(path) if path.suffix == SUFFIX else ()
+        return _parts(path) if path.suffix == SUFFIX or _begins_as_gguf(path) else ()
     if path.is_dir():
         name = gguf_file or chosen([each.name for each in path.iterdir()], f"the folder {model}")
         return () if name is None else _parts(path / name)
@@ -50,6 +50,11 @@ def gguf_paths(model: str, gguf_file: str | None, revision: str | None) -> tuple
     from huggingface_hub import hf_hub_download
 
     return tuple(Path(hf_hub_download(model, name, revision=revision)) for name in part_names(gguf_file))
+
+
+def _begins_as_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def chosen(names: Sequence[str], what: str) -> str | None:

@@ -73,6 +73,14 @@ def test_a_file_a_folder_and_a_chosen_file_are_found(tmp_path: Path) -> None:
     assert gguf_paths("org/model", None, None) == ()
 
 
+def test_a_file_is_known_by_its_first_bytes_too(tmp_path: Path) -> None:
+    path = tmp_path / "sha256-12ab"  # as Ollama names them
+    path.write_bytes(b"GGUF and more")
+    assert gguf_paths(str(path), None, None) == (path,)
+    path.write_bytes(b"GG")
+    assert gguf_paths(str(path), None, None) == ()
+
+
 def test_all_parts_of_a_split_file_are_found(tmp_path: Path) -> None:
     assert part_names(PARTS[1]) == PARTS
     assert part_names("tiny.gguf") == ("tiny.gguf",)
