@@ -49,6 +49,10 @@ def tokenizer_text(file: GgufFile) -> str:
     for name in ("token_type", "scores"):
         if name in given and (not isinstance(given[name], list) or len(given[name]) != len(tokens)):
             raise ConfigError(f"{PREFIX}{name} is no list of {len(tokens)}, one for each token")
+    needed = {"gpt2": "merges", "llama": "scores"}.get(str(given["tokenizer_type"]))
+    is_derived = file.architecture.startswith("gemma")  # from the tokens' order
+    if needed is not None and not is_derived and not given.keys() & {needed, "merges"}:
+        raise ConfigError(f"its metadata has no list {PREFIX}{needed}: its tokenizer cannot be built")
     kinds = given["token_type"] = given.get("token_type", [NORMAL] * len(tokens))
     for token_id in token_ids(file).get("eos_token_id", ()):
         if token_id < len(tokens):

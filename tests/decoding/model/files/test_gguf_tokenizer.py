@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from decoding.errors import ConfigError
 from decoding.model.files.gguf_config import token_ids
 from decoding.model.files.gguf_file import GgufFile, Strings, read_gguf
 from decoding.model.files.gguf_tokenizer import tokenizer_text
@@ -61,6 +62,13 @@ def test_what_ends_a_reply_is_special_whatever_its_type(kind: int, whole: GgufFi
     assert token_ids(file)["eos_token_id"] == [2, VOCAB_SIZE + 2, VOCAB_SIZE + 1]
     special = {token.content for token in tokenizer_of(file).get_added_tokens_decoder().values() if token.special}
     assert special == {"<unk>", "<s>", "<|im_end|>", "<|eot_id|>", "<stop>"}
+
+
+@pytest.mark.parametrize(("kind", "lacking"), [("gpt2", "merges"), ("llama", "scores")])
+def test_what_a_tokenizer_lacks_is_named(kind: str, lacking: str, whole: GgufFile) -> None:
+    metadata = {key: value for key, value in whole.metadata.items() if key != "tokenizer.ggml.merges"}
+    with pytest.raises(ConfigError, match=f"its metadata has no list tokenizer.ggml.{lacking}"):
+        tokenizer_text(replace(whole, metadata=metadata | {"tokenizer.ggml.model": kind}))
 
 
 def test_ends_are_known_where_a_file_has_no_types(whole: GgufFile) -> None:
