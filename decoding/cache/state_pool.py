@@ -45,11 +45,13 @@ class State:
 
 class Mark(NamedTuple):
     """A checkpoint in the making: `state` is what layers carry after the running step's first `num_rows` tokens, and
-    `digest` names all tokens up to there."""
+    `digest` names all tokens up to there. is_spare: it takes no place of others but spare ones, and goes before
+    them."""
 
     num_rows: int
     digest: bytes
     state: State
+    is_spare: bool
 
 
 @dataclass(eq=False, slots=True)
@@ -86,6 +88,7 @@ class StatePool:
         self._free: list[State] = []
         self._blank = State(shape, dtype, device)  # never free
         self._checkpoints: OrderedDict[bytes, State] = OrderedDict()  # least recently used first
+        self._spare: OrderedDict[bytes, State] = OrderedDict()  # further ones, the same way
         self._num_marks = 0
         self._sequences: set[SequenceState] = set()
 
@@ -96,7 +99,7 @@ class StatePool:
 
     @property
     def num_checkpoints(self) -> int:
-        return len(self._checkpoints)
+        return len(self._checkpoints) + len(self._spare)
 
     def open(self) -> SequenceState:
         """The state of a sequence without tokens."""
@@ -107,9 +110,9 @@ class StatePool:
         return self._add(state.front)
 
     def adopt(self, state: SequenceState, digest: bytes) -> None:
-        """Go on from a checkpoint."""
+        """Go on from a checkpoint, which is no spare one from here on."""
         self._drop(state.front)
-        self._checkpoints.move_to_end(digest)
+        self._use(digest)
         state.front = self._hold(self._checkpoints[digest])
 
     def advance(self, state: SequenceState, num_rows: int) -> None:
@@ -137,36 +140,39 @@ class StatePool:
 
     def knows(self, digest: bytes) -> bool:
         """Whether there is a checkpoint after these tokens."""
-        return digest in self._checkpoints
+        return digest in self._checkpoints or digest in self._spare
 
-    def mark(self, state: SequenceState, num_rows: int, digest: bytes) -> None:
+    def mark(self, state: SequenceState, num_rows: int, digest: bytes, is_spare: bool = False) -> None:
         """Have the running step keep a checkpoint after its first `num_rows` tokens, if there may be one more. Marks
-        are made in the order of their rows."""
-        if digest in self._checkpoints:
-            self._checkpoints.move_to_end(digest)
+        are made in the order of their rows. is_spare: as in Mark."""
+        if self.knows(digest):
+            if not is_spare:
+                self._use(digest)
             return
-        while self._checkpoints and len(self._checkpoints) + self._num_marks >= self.max_checkpoints:
-            self._drop(self._checkpoints.popitem(last=False)[1])
-        if len(self._checkpoints) + self._num_marks < self.max_checkpoints:
+        replaced = (self._spare,) if is_spare else (self._spare, self._checkpoints)
+        while self.num_checkpoints + self._num_marks >= self.max_checkpoints and any(replaced):
+            self._drop(next(filter(None, replaced)).popitem(last=False)[1])
+        if self.num_checkpoints + self._num_marks < self.max_checkpoints:
             self._num_marks += 1
-            state.marks.append(Mark(num_rows, digest, self._take()))
+            state.marks.append(Mark(num_rows, digest, self._take(), is_spare))
 
     def forget(self) -> None:
         """Drop all checkpoints."""
-        while self._checkpoints:
-            self._drop(self._checkpoints.popitem()[1])
+        for checkpoints in (self._spare, self._checkpoints):
+            while checkpoints:
+                self._drop(checkpoints.popitem()[1])
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every state is free or held as often as it says."""
         held = [state for each in self._sequences for state in (each.front, each.back)]
         held += [mark.state for each in self._sequences for mark in each.marks]
-        held += [*self._checkpoints.values(), self._blank]
+        held += [*self._checkpoints.values(), *self._spare.values(), self._blank]
         counts = Counter(held)
         assert all(counts[state] == state.num_holders for state in held), "counts do not match the holders"
         assert all(counts[each.back] == 1 for each in self._sequences), "a state that is written is shared"
         assert all(state.num_holders == 0 and state not in held for state in self._free), "a free state is held"
         assert len(set(held)) - 1 + len(self._free) == self.num_made, "states lost"
-        assert len(self._checkpoints) + self._num_marks <= self.max_checkpoints, "too many checkpoints"
+        assert self.num_checkpoints + self._num_marks <= self.max_checkpoints, "too many checkpoints"
         assert self._num_marks == sum(len(each.marks) for each in self._sequences), "marks lost"
 
     def _add(self, front: State) -> SequenceState:
@@ -175,10 +181,15 @@ class StatePool:
         return state
 
     def _keep(self, mark: Mark) -> None:
-        if mark.digest in self._checkpoints:  # another sequence read the same tokens in this step
+        if self.knows(mark.digest):  # another sequence read the same tokens in this step
             self._drop(mark.state)
         else:
-            self._checkpoints[mark.digest] = mark.state
+            (self._spare if mark.is_spare else self._checkpoints)[mark.digest] = mark.state
+
+    def _use(self, digest: bytes) -> None:
+        """Make a checkpoint the most recently used one."""
+        checkpoints = self._spare if digest in self._spare else self._checkpoints
+        self._checkpoints[digest] = checkpoints.pop(digest)
 
     def _take(self) -> State:
         if self._free:

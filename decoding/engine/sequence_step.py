@@ -144,14 +144,16 @@ class SequenceStep:
 
     def mark_state(self) -> None:
         """Have the forward keep what layers carry after some of the chunk's blocks, for who begins with the same
-        tokens: after the last block that can be found, after the last that others had, too, and now and then."""
+        tokens: after the last block that can be found, after the last that others had, too, and, where there is room
+        to spare, now and then."""
         state, digests = self.rows.state, self.table.digests
         if state is None:
             return
         last, common = len(self.sequence.tokens_to_find) // BLOCK_LEN, self.table.num_matched
         for block in range(self.start // BLOCK_LEN + 1, (self.start + len(self.chunk)) // BLOCK_LEN + 1):
-            if block <= len(digests) and (block in (last, common) or block % MARKED_EVERY == 0):
-                state.pool.mark(state, block * BLOCK_LEN - self.start, digests[block - 1])
+            is_spare = block not in (last, common)
+            if block <= len(digests) and not (is_spare and block % MARKED_EVERY):
+                state.pool.mark(state, block * BLOCK_LEN - self.start, digests[block - 1], is_spare)
 
     def ask(self, place: int, batch: StepBatch) -> Asked:
         """What is asked of its rows of the step's logits. place: of its segment in the batch."""

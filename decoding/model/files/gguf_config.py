@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from decoding.errors import ConfigError
 from decoding.model.files import gguf_hybrids as hybrids
 from decoding.model.files.gguf_file import GgufFile, Strings
@@ -44,7 +42,6 @@ END_TOKENS = (  # how llama.cpp recognises further tokens that end a reply (llam
     "<|end_of_text|>",
     "<end_of_utterance>",
 )
-CONTROL = 3  # of tokenizer.ggml.token_type
 
 
 def _nothing(_metadata: Metadata) -> Fields:
@@ -116,7 +113,7 @@ def config_of(file: GgufFile) -> Fields:
 
 def token_ids(file: GgufFile) -> Fields:
     """bos_token_id, pad_token_id, and as eos_token_id all that end a reply."""
-    tokens, kinds = file.metadata.get("tokenizer.ggml.tokens"), file.metadata.get("tokenizer.ggml.token_type")
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
     known = {
         name: file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "padding", "eos", "eot", "eom")
     }
@@ -124,8 +121,8 @@ def token_ids(file: GgufFile) -> Fields:
         if value is not None and (type(value) is not int or not 0 <= value <= LARGEST):
             raise ConfigError(f"tokenizer.ggml.{name}_token_id is {shown(value)}; it must be an id")
     ends = [known[name] for name in ("eos", "eot", "eom") if known[name] is not None]
-    if isinstance(tokens, Strings) and isinstance(kinds, np.ndarray) and len(kinds) == len(tokens):
-        marked = {tokens[place]: int(place) for place in np.flatnonzero(kinds == CONTROL)}
+    if isinstance(tokens, Strings):  # whatever their types, which some files have wrong
+        marked = {name: place for place, name in enumerate(tokens) if name in END_TOKENS}
         named = [marked[name] for name in END_TOKENS if name in marked]
         if {"<|return|>", "<|call|>", "<|end|>"} <= marked.keys():  # of gpt-oss, where <|end|> ends a part of a reply
             named.remove(marked["<|end|>"])
@@ -210,6 +207,12 @@ def _phi3(metadata: Metadata) -> Fields:
     return fields
 
 
+def _olmo2(metadata: Metadata) -> Fields:
+    if metadata.has("attention.sliding_window"):
+        raise ConfigError("it is an OLMo 3, whose window is not served: its architecture is told to be OLMo 2's")
+    return {}
+
+
 def _gpt_oss(metadata: Metadata) -> Fields:
     rope = rope_of(metadata, metadata.count("attention.key_length", 64))
     return {
@@ -232,7 +235,7 @@ ARCHITECTURES = {  # by the file's name for them
     "phi3": Architecture("phi3", _phi3),
     "gpt-oss": Architecture("gpt_oss", _gpt_oss),
     "smollm3": Architecture("smollm3", permutes=True),
-    "olmo2": Architecture("olmo2"),
+    "olmo2": Architecture("olmo2", _olmo2),
     "lfm2": Architecture("lfm2", hybrids.lfm2),
     "lfm2moe": Architecture("lfm2_moe", hybrids.lfm2moe),
     "qwen3next": Architecture("qwen3_next", hybrids.qwen3next, norm_offset=1.0),

@@ -26,7 +26,9 @@ class Metadata:
         self.file, self._architecture = file, file.architecture
 
     def has(self, name: str) -> bool:
-        return f"{self._architecture}.{name}" in self.file.metadata
+        """Whether the file gives it: a count of 0 says that there is none."""
+        value = self.file.metadata.get(f"{self._architecture}.{name}")
+        return value is not None and not (type(value) is int and value == 0)
 
     def count(self, name: str, default: int | None = None) -> int:
         """A number from 1 on, the same for all layers that have one: of the others a file says 0. Raises ConfigError

@@ -22,14 +22,14 @@ from pathlib import Path
 from decoding.core.kernel_cache import base_folder
 from decoding.errors import ConfigError, listed
 from decoding.model.files.gguf_config import config_of, token_ids
-from decoding.model.files.gguf_file import SPLIT_NAME, read_gguf
+from decoding.model.files.gguf_file import MAGIC, SPLIT_NAME, read_gguf
 from decoding.model.files.gguf_tokenizer import tokenizer_config, tokenizer_text
 
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".gguf"
-FORMAT = 1  # of the folder; another one is made where this file makes others
-FOLDER_NAME = re.compile("gguf-[0-9a-f]{16}")
+FORMAT = 2  # of the folder; another one is made where this file makes others
+FOLDER_NAME = re.compile(r"gguf-[0-9a-f]{16}(\.\w+\.part)?")
 NUM_KEPT = 8  # the folders used last stay
 NAMED = 6  # the most files that a sentence names
 
@@ -41,7 +41,7 @@ def gguf_paths(model: str, gguf_file: str | None, revision: str | None) -> tuple
     if path.is_file():
         if gguf_file is not None:
             raise ConfigError(f"--gguf-file chooses a file of a folder or of a hub model, and {model} is a file")
-        return _parts(path) if path.suffix == SUFFIX else ()
+        return _parts(path) if path.suffix == SUFFIX or _begins_as_gguf(path) else ()
     if path.is_dir():
         name = gguf_file or chosen([each.name for each in path.iterdir()], f"the folder {model}")
         return () if name is None else _parts(path / name)
@@ -50,6 +50,11 @@ def gguf_paths(model: str, gguf_file: str | None, revision: str | None) -> tuple
     from huggingface_hub import hf_hub_download
 
     return tuple(Path(hf_hub_download(model, name, revision=revision)) for name in part_names(gguf_file))
+
+
+def _begins_as_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def chosen(names: Sequence[str], what: str) -> str | None:
@@ -90,7 +95,11 @@ def small_files(paths: Sequence[Path]) -> Path:
     """The folder of small files, made where it is not there yet. Raises ConfigError with a sentence that names the
     file."""
     stamps = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
-    return _made(stamps)
+    folder = _made(stamps)
+    if not folder.is_dir():  # another process, which read other files, has removed it
+        _made.cache_clear()
+        folder = _made(stamps)
+    return folder
 
 
 @cache
@@ -129,21 +138,29 @@ def _written(kept: Path | None, texts: dict[str, str]) -> Path:
         if kept is None:
             raise OSError("there is no home folder")
         kept.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f"{kept.name}.", suffix=".part", dir=kept.parent))
+        partial = _filled(tempfile.mkdtemp(prefix=f"{kept.name}.", suffix=".part", dir=kept.parent), texts)
     except OSError as error:
         logger.info("What a GGUF file says of its model is read again at the next start: %s", error)
-        kept, partial = None, Path(tempfile.mkdtemp(prefix="gander-gguf-"))
-        atexit.register(shutil.rmtree, partial, ignore_errors=True)
-    for name, text in texts.items():
-        (partial / name).write_text(text, "utf-8")
-    if kept is None:
-        return partial
+        temporary = _filled(tempfile.mkdtemp(prefix="gander-gguf-"), texts)
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        return temporary
     try:
         partial.rename(kept)
     except OSError:  # another process was quicker
         shutil.rmtree(partial, ignore_errors=True)
     _remove_old(kept.parent)
     return kept
+
+
+def _filled(folder: str, texts: dict[str, str]) -> Path:
+    """The folder with these files. Raises OSError, and leaves no folder."""
+    try:
+        for name, text in texts.items():
+            Path(folder, name).write_text(text, "utf-8")
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Path(folder)
 
 
 def _remove_old(base: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from decoding.errors import ConfigError, in_one_line
+from decoding.model.files.gguf_config import token_ids
 from decoding.model.files.gguf_file import GgufFile, Strings, text_of
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,8 @@ SINGLE_DIGITS = frozenset(("smollm", "starcoder", "refact", "command-r", "codesh
 AS_GPT2 = frozenset(("default", "gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2", "roberta-bpe", "gigachat", "trillion"))
 SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 PREFIX = "tokenizer.ggml."
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4  # of tokenizer.ggml.token_type
+ADDED = (CONTROL, USER_DEFINED)
 
 
 def tokenizer_text(file: GgufFile) -> str:
@@ -46,6 +49,14 @@ def tokenizer_text(file: GgufFile) -> str:
     for name in ("token_type", "scores"):
         if name in given and (not isinstance(given[name], list) or len(given[name]) != len(tokens)):
             raise ConfigError(f"{PREFIX}{name} is no list of {len(tokens)}, one for each token")
+    needed = {"gpt2": "merges", "llama": "scores"}.get(str(given["tokenizer_type"]))
+    is_derived = file.architecture.startswith("gemma")  # from the tokens' order
+    if needed is not None and not is_derived and not given.keys() & {needed, "merges"}:
+        raise ConfigError(f"its metadata has no list {PREFIX}{needed}: its tokenizer cannot be built")
+    kinds = given["token_type"] = given.get("token_type", [NORMAL] * len(tokens))
+    for token_id in token_ids(file).get("eos_token_id", ()):
+        if token_id < len(tokens):
+            kinds[token_id] = CONTROL  # as in llama.cpp, whatever the file says
     try:
         backend, _ = convert_gguf_tokenizer(file.architecture, given)
         fields = json.loads(backend.to_str())
@@ -62,10 +73,28 @@ def tokenizer_text(file: GgufFile) -> str:
             fields["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, words]}
         elif split not in GGUF_PRE_TOKENIZER_SPLITS and split not in AS_GPT2:
             logger.warning("How %r splits text is not known: it is split as for GPT-2, which may cost quality.", split)
-    # Classes of transformers add the special tokens of the model that they were made for.
-    fields["added_tokens"] = [each for each in fields["added_tokens"] if each["id"] < len(tokens)]
+        _spell_added(fields["model"], tokens, kinds)
+    fields["added_tokens"] = _added(fields, tokens, kinds)
     fields["post_processor"] = _frame(file, tokens)
     return json.dumps(fields, ensure_ascii=False)
+
+
+def _spell_added(model: dict[str, Any], tokens: Strings, kinds: list[int]) -> None:
+    """Give added tokens the file's spelling: transformers spells those with other letters than bytes have as text."""
+    vocabulary = {name: token_id for name, token_id in model["vocab"].items() if kinds[token_id] not in ADDED}
+    lacking = set(range(len(tokens))).difference(vocabulary.values())
+    model["vocab"] = vocabulary | {tokens[token_id]: token_id for token_id in sorted(lacking)}
+
+
+def _added(fields: dict[str, Any], tokens: Strings, kinds: list[int]) -> list[dict[str, Any]]:
+    """The tokens that are found in a text before it is split, without those that classes of transformers add for the
+    model that they were made for."""
+    added = {each["id"]: each for each in fields["added_tokens"] if each["id"] < len(tokens)}
+    for token_id, kind in enumerate(kinds):
+        if kind in ADDED and fields["model"]["vocab"].get(tokens[token_id]) == token_id:
+            flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+            added[token_id] = {"id": token_id, "content": tokens[token_id], "special": kind == CONTROL} | flags
+    return [added[token_id] for token_id in sorted(added)]
 
 
 def tokenizer_config(file: GgufFile) -> dict[str, Any]:

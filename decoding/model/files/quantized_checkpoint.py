@@ -21,6 +21,7 @@ from decoding.errors import ConfigError
 from decoding.model.files.gguf_types import mxfp4_parts
 from decoding.model.files.weight import DenseWeight, PackedWeight, Weight
 from decoding.model.linear.groups import Groups
+from decoding.model.weights import OF_WRAPPERS
 
 # Shape suffixes: O outputs, I input width, G groups, N packed integers.
 METHODS = ("compressed-tensors", "gptq", "awq", "fp8", "mxfp4")
@@ -83,6 +84,8 @@ def weights_of(shards: Shards, quantization: Fields, model: PreTrainedModel) -> 
     wanted = {name for name, _ in model.named_parameters()}
     others = [re.compile(each) for each in model._keys_to_ignore_on_load_unexpected or ()]  # such as layers that draft
     names = [name for name in shards.names() if not any(each.search(name) for each in others)]
+    if any(_of_text(name) != name for name in names):  # of the parts of a larger model only one is loaded
+        names = [name for name in names if _of_text(name) != name or name.startswith("lm_head.")]
     weights = weights_among(shards, quantization, names, wanted)
     if model.config.get_text_config().tie_word_embeddings:
         weights.pop("lm_head.weight", None)
@@ -120,9 +123,17 @@ def is_packed_on_device(shards: Shards, quantization: Fields) -> bool:
 
 
 def _renamed(name: str) -> str:
-    """The model's name: Mixtral's files have older ones."""
+    """The model's name: files of larger models say that it is a part, and Mixtral's have older names."""
+    name = _of_text(f"{name}.").removesuffix(".")
     for theirs, ours in MIXTRAL if "block_sparse_moe" in name else ():
         name = f"{name}.".replace(theirs, ours).removesuffix(".")
+    return name
+
+
+def _of_text(name: str) -> str:
+    """The name in a text model of what a larger model's files have as a part of that."""
+    for pattern, ours in OF_WRAPPERS.items():
+        name = re.sub(pattern, ours, name)
     return name
 
 

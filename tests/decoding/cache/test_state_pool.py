@@ -119,6 +119,26 @@ def test_checkpoints_make_way_for_new_ones_the_least_recently_used_first() -> No
     assert not pool.knows(b"a")
 
 
+def test_spare_checkpoints_take_no_place_of_others_and_go_first() -> None:
+    pool = new_pool(3)
+
+    def known_after(digests: bytes, is_spare: bool) -> bytes:
+        for digest in digests:
+            one = pool.open()
+            pool.mark(one, 16, bytes([digest]), is_spare)
+            pool.advance(one, 20)
+            pool.release(one)
+            pool.check_integrity()
+        return bytes(digest for digest in b"abcdwxyz" if pool.knows(bytes([digest])))
+
+    assert known_after(b"a", False) == b"a"
+    assert known_after(b"wxyz", True) == b"ayz"
+    pool.adopt(pool.open(), b"y")  # now one that somebody wants
+    assert known_after(b"b", False) == b"aby"
+    assert known_after(b"x", True) == b"aby"
+    assert known_after(b"c", False) == b"bcy"
+
+
 def test_random_operations_keep_every_invariant_and_every_state() -> None:
     draw, pool = random.Random(0), new_pool(3)
     running: list[tuple[SequenceState, list[float]]] = []
@@ -140,7 +160,7 @@ def test_random_operations_keep_every_invariant_and_every_state() -> None:
         elif move == 2 and running:
             state, _ = running.pop(draw.randrange(len(running)))
             if draw.random() < 0.5:  # it fails in the middle of a step
-                pool.mark(state, 16, bytes([draw.randrange(8)]))
+                pool.mark(state, 16, bytes([draw.randrange(8)]), draw.random() < 0.5)
             pool.release(state)
         elif running:
             state, expected = draw.choice(running)
@@ -148,7 +168,7 @@ def test_random_operations_keep_every_invariant_and_every_state() -> None:
             digest, ends_there = bytes([draw.randrange(8)]), draw.random() < 0.3
             is_new = not pool.knows(digest)
             if draw.random() < 0.5:
-                pool.mark(state, 16, digest)
+                pool.mark(state, 16, digest, draw.random() < 0.5)
             is_marked = bool(state.marks)
             run(state, number)
             pool.advance(state, 16 if ends_there else 20)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 from decoding.model.blueprint import read_config
+from decoding.model.loading import load_model
 from decoding.model.target_model import TargetModel
 from decoding.model.weights import load_weights
 
@@ -105,3 +108,24 @@ def test_a_wrapper_is_served_by_its_text_model(tmp_path: Path) -> None:
     assert (model.vocab_size, model.max_model_len) == (199, 512)
     assert model.state_bytes > 0
     assert model.eos_token_ids == frozenset({2})
+
+
+def is_packed(name: str) -> bool:
+    return "language_model" in name and name.endswith("_proj.weight")
+
+
+def test_a_wrapper_of_quantised_weights_is_served_by_its_text_model(tmp_path: Path) -> None:
+    wrapper("gemma3").save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    steps = {f"{name}_scale": tensor.abs().max() / 448 for name, tensor in tensors.items() if is_packed(name)}
+    for name in [*filter(is_packed, tensors)]:
+        tensors[name] = (tensors[name] / steps[f"{name}_scale"]).to(torch.float8_e4m3fn)
+    save_file(tensors | steps, tmp_path / "model.safetensors", {"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text()) | {"quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    options = EngineConfig(model=str(tmp_path), device="cpu", dtype="float32", weights="auto")
+    model, packed = load_model(str(tmp_path), options)
+    assert packed.name == "fp8"
+    assert type(model).__name__ == "Gemma3ForCausalLM"
+    name = next(each for each in tensors if each.endswith("layers.1.input_layernorm.weight") and "language" in each)
+    torch.testing.assert_close(model.get_parameter("model.layers.1.input_layernorm.weight"), tensors[name])

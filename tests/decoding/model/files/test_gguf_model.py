@@ -135,6 +135,12 @@ def test_a_falcon_whose_head_is_its_embedding_is_refused(tmp_path: Path) -> None
         config_of(file)
 
 
+def test_an_olmo_with_a_window_is_refused(tmp_path: Path) -> None:
+    file = read_gguf([write_gguf(tmp_path / "model.gguf", tiny("olmo2", vocab_size=VOCAB_SIZE))])
+    with pytest.raises(ConfigError, match="it is an OLMo 3, whose window is not served"):
+        config_of(replace(file, metadata={**file.metadata, "olmo2.attention.sliding_window": 4096}))
+
+
 def test_a_layer_that_is_none_is_refused(tmp_path: Path) -> None:
     file = read_gguf([write_gguf(tmp_path / "model.gguf", tiny("lfm2", vocab_size=VOCAB_SIZE))])
     tensors = {name: tensor for name, tensor in file.tensors.items() if "shortconv.conv" not in name}
@@ -142,3 +148,12 @@ def test_a_layer_that_is_none_is_refused(tmp_path: Path) -> None:
         ConfigError, match=r"its layer 0 has none of the tensors shortconv\.conv\.weight, attn_q\.weight"
     ):
         config_of(replace(file, tensors=tensors))
+
+
+@pytest.mark.parametrize(("name", "key"), [("phi3", "attention.sliding_window"), ("llama", "expert_count")])
+def test_a_count_of_none_is_as_if_it_were_not_given(name: str, key: str, tmp_path: Path) -> None:
+    """Phi-4's files are Phi-3's with a window of 0."""
+    file = read_gguf([write_gguf(tmp_path / "model.gguf", tiny(name, vocab_size=VOCAB_SIZE))])
+    plain = {each: value for each, value in file.metadata.items() if each != f"{name}.{key}"}
+    zero = config_of(replace(file, metadata={**plain, f"{name}.{key}": 0}))
+    assert zero == config_of(replace(file, metadata=plain))

@@ -1,6 +1,7 @@
 """Which file a name means, and the folder that is made of it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,14 @@ def test_a_file_a_folder_and_a_chosen_file_are_found(tmp_path: Path) -> None:
     assert gguf_paths("org/model", None, None) == ()
 
 
+def test_a_file_is_known_by_its_first_bytes_too(tmp_path: Path) -> None:
+    path = tmp_path / "sha256-12ab"  # as Ollama names them
+    path.write_bytes(b"GGUF and more")
+    assert gguf_paths(str(path), None, None) == (path,)
+    path.write_bytes(b"GG")
+    assert gguf_paths(str(path), None, None) == ()
+
+
 def test_all_parts_of_a_split_file_are_found(tmp_path: Path) -> None:
     assert part_names(PARTS[1]) == PARTS
     assert part_names("tiny.gguf") == ("tiny.gguf",)
@@ -117,6 +126,31 @@ def test_old_folders_are_removed_and_used_ones_stay(tmp_path: Path, own_folder: 
     ]
     assert len(set(folders)) == 10
     assert sorted(own_folder.iterdir()) == sorted(folders[2:])
+
+
+def test_a_folder_that_another_process_removed_is_made_again(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", tiny("llama", vocab_size=VOCAB_SIZE, num_hidden_layers=1))
+    folder = small_files([path])
+    shutil.rmtree(folder)
+    assert small_files([path]) == folder
+    assert (folder / "tokenizer.json").is_file()
+
+
+def test_a_folder_that_cannot_be_filled_leaves_nothing(
+    tmp_path: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_text
+
+    def write_unless_full(path: Path, *text: str) -> int:
+        if own_folder in path.parents and path.name == "tokenizer.json":
+            raise OSError(28, "No space left on device")
+        return write(path, *text)
+
+    monkeypatch.setattr(Path, "write_text", write_unless_full)
+    path = write_gguf(tmp_path / "model.gguf", tiny("llama", vocab_size=VOCAB_SIZE, num_hidden_layers=1))
+    folder = small_files([path])
+    assert (folder / "tokenizer.json").is_file()
+    assert not [*own_folder.iterdir()]
 
 
 def test_it_is_read_without_torch(tmp_path: Path) -> None:
