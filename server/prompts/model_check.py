@@ -97,7 +97,8 @@ def _check_on_hub(name: str, revision: str | None, has_tokenizer: bool, gguf_fil
     if gguf_file is None:
         suggested = chosen(files, what)
         if suggested is not None:
-            raise ConfigError(f"{what} is a GGUF file: give it by --gguf-file {suggested}")
+            advice = f"give it by --gguf-file {suggested}" if has_tokenizer else "download it, and give the file's path"
+            raise ConfigError(f"{what} is a GGUF file: {advice}")
         _require_files(files, what, has_tokenizer)
     elif gguf_file not in files:
         shown = ", ".join(file for file in files if file.endswith(".gguf")) or "no GGUF file"

@@ -16,6 +16,7 @@ from decoding.model.files.gguf_file import GgufFile, Strings
 
 LARGEST = 2**31 - 1
 ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+SCALE_FACTORS = ("rope.scaling.factor", "rope.scale_linear")  # the second in older files
 Fields = dict[str, Any]
 
 
@@ -85,7 +86,9 @@ def rope_of(metadata: Metadata, head_dim: int) -> Fields:
     if num_turned != head_dim:
         rope["partial_rotary_factor"] = num_turned / head_dim
     longest = metadata.count("context_length")
-    kind = metadata.file.metadata.get(f"{metadata.file.architecture}.rope.scaling.type", "none")
+    factor = next((name for name in SCALE_FACTORS if metadata.has(name)), SCALE_FACTORS[0])
+    unsaid = "linear" if metadata.has(factor) else "none"  # as in llama.cpp
+    kind = metadata.file.metadata.get(f"{metadata.file.architecture}.rope.scaling.type", unsaid)
     if ROPE_FACTORS in metadata.file.tensors:
         factors = metadata.factors(ROPE_FACTORS)
         return rope | {
@@ -107,12 +110,15 @@ def rope_of(metadata: Metadata, head_dim: int) -> Fields:
             rope["attention_factor"] = metadata.number("rope.scaling.attn_factor")
         return rope
     if kind in ("linear", "yarn"):
-        rope |= {"rope_type": kind, "factor": metadata.number("rope.scaling.factor")}
+        rope |= {"rope_type": kind, "factor": metadata.number(factor)}
     elif kind != "none":
         raise ConfigError(f"its rope.scaling.type is {shown(kind)}; none, linear and yarn are served, and factors")
     if kind == "yarn":
         original = metadata.count("rope.scaling.original_context_length", longest)
         rope |= {"original_max_position_embeddings": original}
+        if metadata.has("rope.scaling.attn_factor"):  # llama.cpp multiplies YaRN's own by it
+            own = 1.0 + 0.1 * math.log(max(1.0, rope["factor"]))
+            rope["attention_factor"] = metadata.number("rope.scaling.attn_factor") * own
         for name, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
             if metadata.has(f"rope.scaling.{theirs}"):
                 rope[name] = metadata.number(f"rope.scaling.{theirs}")

@@ -65,7 +65,9 @@ def chosen(names: Sequence[str], what: str) -> str | None:
     if not files or ("config.json" in names and any(name.endswith((".safetensors", ".bin")) for name in names)):
         return None
     if len(firsts) > 1:
-        raise ConfigError(f"{what} has several GGUF files: choose one with --gguf-file: {listed(firsts, NAMED)}")
+        raise ConfigError(
+            f"{what} has several GGUF files: choose one with --gguf-file, or by its path: {listed(firsts, NAMED)}"
+        )
     return (firsts or files)[0]
 
 

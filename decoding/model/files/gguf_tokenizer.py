@@ -23,6 +23,7 @@ IGNORING_MERGES = frozenset(
 BEGINNING = IGNORING_MERGES  # a text begins with the beginning token, unless the file says otherwise
 SINGLE_DIGITS = frozenset(("smollm", "starcoder", "refact", "command-r", "codeshell"))
 AS_GPT2 = frozenset(("default", "gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2", "roberta-bpe", "gigachat", "trillion"))
+TELLING = {"<|begin_of_text|>": "llama-bpe", "<|im_start|>": "qwen2"}  # of files that do not say how text is split
 SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 PREFIX = "tokenizer.ggml."
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4  # of tokenizer.ggml.token_type
@@ -57,6 +58,10 @@ def tokenizer_text(file: GgufFile) -> str:
     for token_id in token_ids(file).get("eos_token_id", ()):
         if token_id < len(tokens):
             kinds[token_id] = CONTROL  # as in llama.cpp, whatever the file says
+    kind, split = given["tokenizer_type"], given.get("pre_tokenizer_type")
+    if kind == "gpt2" and split is None:
+        split = given["pre_tokenizer_type"] = _split_of(tokens)
+        logger.warning("Its metadata lack %spre, how text is split: it is split as for %s.", PREFIX, split)
     try:
         backend, _ = convert_gguf_tokenizer(file.architecture, given)
         fields = json.loads(backend.to_str())
@@ -64,7 +69,6 @@ def tokenizer_text(file: GgufFile) -> str:
         raise
     except BaseException as error:  # Rust's panics are no Exception
         raise ConfigError(f"its tokenizer cannot be built: {in_one_line(error)}") from error
-    kind, split = file.metadata.get(f"{PREFIX}model"), file.metadata.get(f"{PREFIX}pre", "default")
     if kind == "gpt2":
         if split in IGNORING_MERGES:
             fields["model"]["ignore_merges"] = True
@@ -74,9 +78,32 @@ def tokenizer_text(file: GgufFile) -> str:
         elif split not in GGUF_PRE_TOKENIZER_SPLITS and split not in AS_GPT2:
             logger.warning("How %r splits text is not known: it is split as for GPT-2, which may cost quality.", split)
         _spell_added(fields["model"], tokens, kinds)
+    if kind == "llama" and given.get("add_prefix_space") is False:
+        fields["normalizer"] = _without_blank(fields["normalizer"])
+        fields["pre_tokenizer"] = _without_blank(fields["pre_tokenizer"])
+        fields["decoder"] = _without_blank(fields["decoder"])
     fields["added_tokens"] = _added(fields, tokens, kinds)
-    fields["post_processor"] = _frame(file, tokens)
+    fields["post_processor"] = _frame(file, tokens, split)
     return json.dumps(fields, ensure_ascii=False)
+
+
+def _split_of(tokens: Strings) -> str:
+    """How a file from before files said so splits text: as the model whose tokens it has."""
+    named = set(tokens)
+    return next((split for token, split in TELLING.items() if token in named), "default")
+
+
+def _without_blank(part: Any) -> Any:
+    """A normalizer, pre-tokenizer or decoder that neither puts a blank before a text nor takes one from it."""
+    if not isinstance(part, dict):
+        return part
+    if part["type"] in ("Prepend", "Strip"):
+        return None
+    part = part | ({"prepend_scheme": "never"} if part["type"] == "Metaspace" else {})
+    for several in ("normalizers", "pretokenizers", "decoders"):
+        if several in part:
+            part[several] = [kept for each in part[several] if (kept := _without_blank(each)) is not None]
+    return part
 
 
 def _spell_added(model: dict[str, Any], tokens: Strings, kinds: list[int]) -> None:
@@ -135,10 +162,10 @@ def _token_id(file: GgufFile, key: str, num_tokens: int) -> int | None:
     return token_id
 
 
-def _frame(file: GgufFile, tokens: Strings) -> dict[str, Any] | None:
+def _frame(file: GgufFile, tokens: Strings, split: Any) -> dict[str, Any] | None:
     """What is put around a text: the beginning and the end token, where the file says so or llama.cpp would."""
-    kind, split = file.metadata.get(f"{PREFIX}model"), file.metadata.get(f"{PREFIX}pre")
-    is_begun = file.metadata.get(f"{PREFIX}add_bos_token", kind == "llama" or split in BEGINNING)
+    is_llama = file.metadata.get(f"{PREFIX}model") == "llama"
+    is_begun = file.metadata.get(f"{PREFIX}add_bos_token", is_llama or split in BEGINNING)
     is_ended = file.metadata.get(f"{PREFIX}add_eos_token", False)
     ids = {
         "bos": is_begun and _token_id(file, "bos", len(tokens)),

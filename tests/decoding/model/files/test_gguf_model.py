@@ -1,5 +1,6 @@
 """A GGUF file's model has the logits of the transformers model with the same weights."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel
 from decoding.errors import ConfigError
 from decoding.model.files.gguf_config import config_of
 from decoding.model.files.gguf_file import read_gguf
+from decoding.model.files.gguf_metadata import Metadata, rope_of
 from decoding.model.files.gguf_place import small_files
 from decoding.model.files.weight import Target
 from decoding.model.loading import load_gguf
@@ -157,3 +159,25 @@ def test_a_count_of_none_is_as_if_it_were_not_given(name: str, key: str, tmp_pat
     plain = {each: value for each, value in file.metadata.items() if each != f"{name}.{key}"}
     zero = config_of(replace(file, metadata={**plain, f"{name}.{key}": 0}))
     assert zero == config_of(replace(file, metadata=plain))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"rope.scale_linear": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        ({"rope.scaling.factor": 2.0}, {"rope_type": "linear", "factor": 2.0}),
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 2.0}, {"rope_type": "default"}),
+        (
+            {"rope.scaling.type": "yarn", "rope.scaling.factor": math.e, "rope.scaling.attn_factor": 2.0},
+            {"rope_type": "yarn", "attention_factor": 2.2},
+        ),
+    ],
+)
+def test_scaled_positions_are_those_of_llama_cpp(
+    given: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    metadata = {f"llama.{name}": value for name, value in given.items()}
+    model = tiny("llama", vocab_size=VOCAB_SIZE, num_hidden_layers=1)
+    file = read_gguf([write_gguf(tmp_path / "model.gguf", model, metadata=metadata)])
+    found = rope_of(Metadata(file), head_dim=16)
+    assert {name: found[name] for name in expected} == pytest.approx(expected)

@@ -59,7 +59,7 @@ def test_a_file_a_folder_and_a_chosen_file_are_found(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert gguf_paths(str(tmp_path / "a.gguf"), None, None) == (tmp_path / "a.gguf",)
     assert gguf_paths(str(tmp_path), "b.gguf", None) == (tmp_path / "b.gguf",)
-    with pytest.raises(ConfigError, match=r"choose one with --gguf-file: a.gguf, b.gguf"):
+    with pytest.raises(ConfigError, match=r"choose one with --gguf-file, or by its path: a.gguf, b.gguf"):
         gguf_paths(str(tmp_path), None, None)
     with pytest.raises(ConfigError, match=r"c.gguf is not there"):
         gguf_paths(str(tmp_path), "c.gguf", None)

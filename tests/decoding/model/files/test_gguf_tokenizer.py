@@ -75,3 +75,36 @@ def test_ends_are_known_where_a_file_has_no_types(whole: GgufFile) -> None:
     metadata = {key: value for key, value in whole.metadata.items() if key != "tokenizer.ggml.token_type"}
     tokenizer = tokenizer_of(replace(whole, metadata=metadata))
     assert tokenizer.encode("a<|im_end|>").ids[-1] == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "as_for", "tokens"),
+    [
+        ("<|begin_of_text|>", "llama-bpe", ["<|begin_of_text|>", "1", "2", "3"]),
+        ("<|im_start|>", "qwen2", ["1", "2", "3"]),
+        ("<other>", "default", ["1", "2", "3"]),
+    ],
+)
+def test_an_old_file_is_split_as_the_model_whose_tokens_it_has(
+    told: str, as_for: str, tokens: list[str], whole: GgufFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = changed(whole, {told: CONTROL}, bos_token_id=VOCAB_SIZE)
+    for name in ("pre", "add_bos_token"):
+        del file.metadata[f"tokenizer.ggml.{name}"]
+    assert tokenizer_of(file).encode("123").tokens == tokens
+    assert f"it is split as for {as_for}." in caplog.text
+
+
+@pytest.mark.parametrize(("given", "first"), [({}, "▁a"), ({"add_space_prefix": False}, "a")])
+def test_a_sentencepiece_file_says_whether_a_text_begins_with_a_blank(
+    given: dict[str, bool], first: str, whole: GgufFile
+) -> None:
+    names = ["<unk>", "<s>", "</s>", "▁", "a", "▁a"]
+    kinds = np.array([2, CONTROL, CONTROL, *[NORMAL] * 3], np.int32)
+    told = {"model": "llama", "tokens": strings(names), "token_type": kinds, "scores": np.zeros(6, np.float32)} | given
+    metadata = {key: value for key, value in whole.metadata.items() if not key.startswith("tokenizer.")}
+    file = replace(whole, metadata=metadata | {f"tokenizer.ggml.{name}": value for name, value in told.items()})
+    tokenizer = tokenizer_of(file)
+    encoded = tokenizer.encode("a a", add_special_tokens=False)
+    assert encoded.tokens == [first, "▁a"]
+    assert tokenizer.decode(encoded.ids) == "a a"
