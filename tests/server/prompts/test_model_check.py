@@ -44,7 +44,10 @@ def folder_of(tmp_path: Path, *names: str) -> str:
         (WHOLE[:2], r"the folder .* has no tokenizer \(tokenizer.json\): give"),
         ((), r"the folder .* has no config.json"),
         (("a.gguf",), r"the GGUF file a.gguf cannot be served: a.gguf is not a GGUF file: it has 2 bytes"),
-        (("a.gguf", "b.gguf"), r"the folder .* has several GGUF files: choose one with --gguf-file, or by its path: a.gguf, b.gguf"),
+        (
+            ("a.gguf", "b.gguf"),
+            r"the folder .* has several GGUF files: choose one with --gguf-file, or by its path: a.gguf, b.gguf",
+        ),
         (("adapter_config.json", "adapter_model.safetensors"), r"config.json: it holds an adapter; merge it"),
     ],
 )
