@@ -40,7 +40,7 @@ SMALLEST_CACHE = 2**20  # bytes; a smaller number is a mistake, such as 8 for 8G
 class ServerSettings(BaseSettings):
     """Flags win over variables, variables over the defaults below."""
 
-    model_config = SettingsConfigDict(env_prefix="GANDER_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="GANDER_", frozen=True, extra="forbid", allow_inf_nan=False)
 
     model: str = Field(
         default=BUNDLED_MODEL, description="A Hugging Face model name, a folder, a GGUF file, or the bundled model"
@@ -85,7 +85,6 @@ class ServerSettings(BaseSettings):
     max_queue_seconds: float | None = Field(
         default=None,
         gt=0,
-        allow_inf_nan=False,
         description="Seconds a request may wait for its first token before it is answered 408; by default no limit",
     )
     max_batch_rows: int | None = Field(
@@ -96,7 +95,6 @@ class ServerSettings(BaseSettings):
     max_step_ms: float = Field(
         default=ENGINE.max_step_ms,
         gt=0,
-        allow_inf_nan=False,
         description="Milliseconds by which prefill may lengthen a step while replies are being written",
     )
     kv_slots: int | None = Field(
@@ -136,9 +134,7 @@ class ServerSettings(BaseSettings):
         ge=SMALLEST_CACHE,
         description="Most bytes that all sessions may take; above, the key that holds most loses its oldest ones",
     )
-    session_ttl: float = Field(
-        default=ENGINE.session_ttl, gt=0, allow_inf_nan=False, description="Seconds an unused session is kept"
-    )
+    session_ttl: float = Field(default=ENGINE.session_ttl, gt=0, description="Seconds an unused session is kept")
     sessions_dir: str | None = Field(
         default=None,
         description="Folder that keeps sessions across restarts, within the same bounds; by default restarts lose them",
@@ -188,12 +184,8 @@ class ServerSettings(BaseSettings):
     max_head_bytes: int = Field(
         default=32768, ge=1024, description="Largest head of a request (its path and headers), in bytes"
     )
-    head_seconds: float = Field(
-        default=10.0, gt=0, allow_inf_nan=False, description="Seconds within which a request's head must arrive"
-    )
-    body_seconds: float = Field(
-        default=60.0, gt=0, allow_inf_nan=False, description="Seconds within which a request's body must arrive"
-    )
+    head_seconds: float = Field(default=10.0, gt=0, description="Seconds within which a request's head must arrive")
+    body_seconds: float = Field(default=60.0, gt=0, description="Seconds within which a request's body must arrive")
     max_body_parts: int = Field(
         default=65536, ge=1, description="Most objects, lists and object members in the JSON of one request body"
     )
@@ -259,13 +251,11 @@ class ServerSettings(BaseSettings):
     keep_alive_seconds: float = Field(
         default=15.0,
         gt=0,
-        allow_inf_nan=False,
         description="Seconds of silence after which a stream gets a comment line",
     )
     coalesce_ms: float = Field(
         default=0.0,
         ge=0,
-        allow_inf_nan=False,
         description="Milliseconds between two chunks of a stream, each padded, so that encrypted packets tell who "
         "watches them little about the tokens; 0 sends tokens as they come",
     )
@@ -275,18 +265,14 @@ class ServerSettings(BaseSettings):
     worker_timeout: float = Field(
         default=30.0,
         gt=0,
-        allow_inf_nan=False,
         description="Seconds without a message after which a worker is killed and replaced",
     )
     drain_delay: float = Field(
         default=5.0,
         ge=0,
-        allow_inf_nan=False,
         description="Seconds after SIGTERM during which the port still answers 503, so that routers notice",
     )
-    drain_seconds: float = Field(
-        default=30.0, ge=0, allow_inf_nan=False, description="Longest wait for running replies when stopping"
-    )
+    drain_seconds: float = Field(default=30.0, ge=0, description="Longest wait for running replies when stopping")
     log_level: LogLevel = Field(default="info", description="Least severe log lines shown")
 
     @field_validator(*PATHS)

@@ -10,8 +10,9 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-VECTORS = {"avx2": "AVX2", "avx512f": "AVX-512", "amx_tile": "AMX"}  # by /proc/cpuinfo's flags, narrowest first
-VNNI = "VNNI"
+from decoding.attention.lanes import has_feature
+
+VECTORS = {"avx2": "AVX2", "avx512f": "AVX-512", "amx-tile": "AMX"}  # by LLVM's names, narrowest first
 
 
 def describe_machine() -> str:
@@ -22,10 +23,13 @@ def describe_machine() -> str:
 
 def _processor() -> str:
     """Its name and the widest vectors it has, with VNNI where it has that, which decide how quick products are."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    name = told.get("model name") or platform.processor() or platform.machine()
-    flags = told.get("flags", "").split()
-    has = [shown for flag, shown in VECTORS.items() if flag in flags]
-    return f"{name} ({', '.join(has[-1:] + [VNNI] * any('vnni' in flag for flag in flags))})" if has else name
+    path, name = Path("/proc/cpuinfo"), platform.processor() or platform.machine()
+    if path.is_file():
+        for line in path.read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    has = [shown for feature, shown in VECTORS.items() if has_feature(feature)][-1:]
+    if has_feature("avx512vnni") or has_feature("avxvnni"):
+        has.append("VNNI")
+    return f"{name} ({', '.join(has)})" if has else name

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from server.config import ServerSettings
 from server.engine_client.worker_process import WORKER_COMMAND
@@ -61,6 +61,15 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, locked: RunningServer) -> Iterator[Page]:
+    """A page whose modules are asked; what it shows does not matter, so one serves a file of tests."""
+    page = browser.new_page()
+    page.goto(locked.url)
+    yield page
+    page.close()
 
 
 @pytest.fixture

@@ -1,23 +1,11 @@
 """Pure modules of the page, asked in the browser: which token wrote which rendered piece, verdicts, tree layout."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
-
-from tests.server.servers import RunningServer
+from playwright.sync_api import Page
 
 ALIGN = 'async ([texts, tokens]) => (await import("/web/pages/align.js")).align(texts, tokens)'
-
-
-@pytest.fixture(scope="module")
-def page(browser: Browser, locked: RunningServer) -> Iterator[Page]:
-    """A page whose modules are asked; what it shows does not matter, so one serves all."""
-    page = browser.new_page()
-    page.goto(locked.url)
-    yield page
-    page.close()
 
 
 @pytest.fixture

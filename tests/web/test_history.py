@@ -1,11 +1,6 @@
 """Conversations of two tabs in one store: two of the page's histories stand for them."""
 
-from collections.abc import Iterator
-
-import pytest
-from playwright.sync_api import Browser, Page
-
-from tests.server.servers import RunningServer
+from playwright.sync_api import Page
 
 TABS = """async () => {
   const { History } = await import("/web/pages/history.js");
@@ -19,14 +14,6 @@ TABS = """async () => {
   };
   %s
 }"""
-
-
-@pytest.fixture(scope="module")
-def page(browser: Browser, locked: RunningServer) -> Iterator[Page]:
-    page = browser.new_page()
-    page.goto(locked.url)
-    yield page
-    page.close()
 
 
 def test_two_tabs_keep_each_others_conversations(page: Page) -> None:
