@@ -36,7 +36,7 @@ def free_bytes(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0]
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
-            return min(int(line.split()[1]) * 1024, *_limits_left())
+            return min([int(line.split()[1]) * 1024, *_limits_left()])
     raise ConfigError("cannot read the free memory; set kv_slots")
 
 
