@@ -23,6 +23,7 @@ import uvicorn
 from rich.console import Console
 from rich.markup import escape
 
+from decoding.core.process.machine import cores
 from decoding.errors import ConfigError
 from decoding.worker.allocator import settle_allocator
 from server.app import create_app, create_service
@@ -279,6 +280,7 @@ class _StartupReport:
     def _show_ready(self) -> None:
         engine = self._service.client.ready
         assert engine is not None
+        place = f"cpu with {cores()}" if engine.device == "cpu" else engine.device
         weights = "" if engine.weights == engine.dtype else f"{engine.weights} weights, "
         exactness = "exact" if engine.is_exact else "not exact on this machine"
         if engine.is_exact and engine.device != "cpu":
@@ -289,7 +291,7 @@ class _StartupReport:
             )
         self._console.print(
             f"[green]ready[/green] {escape(engine.model)}: {engine.parameters / 1e6:.1f}M parameters, "
-            f"{weights}{engine.dtype} on {engine.device}, attention {engine.attention} ({exactness}), "
+            f"{weights}{engine.dtype} on {place}, attention {engine.attention} ({exactness}), "
             f"{engine.max_model_len} tokens, loaded in {engine.load_seconds:.1f} s",
             highlight=False,
             soft_wrap=True,

@@ -31,7 +31,7 @@ import msgspec
 import zmq
 
 from decoding.core.events import Failed, Finished, PromptLogprobs, Rejected, Tokens, Traced
-from decoding.core.parent import end_with
+from decoding.core.process.parent import end_with
 from decoding.core.request import FinishReason
 from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.stats import DraftCounts, EngineStats, MethodCounts, NodeHistogram, RequestStats, StepStats

@@ -5,12 +5,12 @@ Invariant: every report has this line, since a speed means nothing without its m
 
 from __future__ import annotations
 
-import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
 
 from decoding.attention.lanes import has_feature
+from decoding.core.process.machine import cores
 
 VECTORS = {"avx2": "AVX2", "avx512f": "AVX-512", "amx-tile": "AMX"}  # by LLVM's names, narrowest first
 
@@ -18,7 +18,7 @@ VECTORS = {"avx2": "AVX2", "avx512f": "AVX-512", "amx-tile": "AMX"}  # by LLVM's
 def describe_machine() -> str:
     """The machine in one line for the head of a report."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
-    return f"{os.cpu_count()} x {_processor()}; Python {platform.python_version()}, {versions}"
+    return f"{cores().usable} x {_processor()}; Python {platform.python_version()}, {versions}"
 
 
 def _processor() -> str:

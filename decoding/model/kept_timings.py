@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import platform
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from decoding.core.files.output import replace_file
+from decoding.core.process.machine import cores
 
 logger = logging.getLogger(__name__)
 
@@ -65,5 +65,4 @@ def machine() -> str:
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         name = next((line for line in lines if line.startswith("model name")), name)
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{platform.machine()} {name} {num_cores}"
+    return f"{platform.machine()} {name} {cores().usable}"

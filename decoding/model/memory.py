@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
+from decoding.core.process.machine import memory_left, resident_bytes
 from decoding.errors import ConfigError
 
-PAGE_BYTES = 4096
 PACKED_BYTES = 5 / 8  # of a weight of four bits, with its share of scales and minima
-CONTROL_GROUPS = (  # a container's own control group: its folder, and the files with its limit and usage
-    (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
-    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
-)
 CPU_SHARE, DEVICE_SHARE = 0.5, 0.85  # of the memory that is free after the models are loaded
 STATES_SHARE = 0.5  # of that, for what layers carry from token to token
 MOST_CHECKPOINTS = 1024
 NUM_BESIDE = 2  # states: one of no tokens, and one of a sequence for which another is about to make way
 
 
-def resident_bytes() -> int:
-    """The bytes of this process that are in memory now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
-
-
 def free_bytes(device: torch.device) -> int:
     """The free bytes of `device`; on a CPU no more than the process's own limits leave."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return min([int(line.split()[1]) * 1024, *_limits_left()])
-    raise ConfigError("cannot read the free memory; set kv_slots")
+    left = memory_left()
+    if left is None:
+        raise ConfigError("nothing here says how much memory is free: neither /proc/meminfo nor a limit can be read")
+    return left
 
 
 def expected_bytes(device: torch.device, later_bytes: int) -> int:
@@ -155,21 +144,6 @@ def check_weights_fit(num_bytes: int, device: torch.device, num_numbers: int = 0
     if device.type == "cpu" and 0 < packed_bytes < free:
         sentence += f"; packed in four bits they take about {_gib(packed_bytes)}: a GGUF file of such a type fits"
     raise ConfigError(sentence)
-
-
-def _limits_left() -> list[int]:
-    """The bytes that each of the process's own limits leaves: its control group's, and its address space's."""
-    left = []
-    for folder, limit, usage in CONTROL_GROUPS:
-        text = (folder / limit).read_text().strip() if (folder / limit).exists() else "max"
-        if text.isdigit():
-            counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            reclaimable = int(counts.get("inactive_file", 0))
-            left.append(int(text) - int((folder / usage).read_text()) + reclaimable)
-    address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if address_space != resource.RLIM_INFINITY:
-        left.append(address_space - int(Path("/proc/self/statm").read_text().split()[0]) * PAGE_BYTES)
-    return left
 
 
 def _gib(num_bytes: float) -> str:

@@ -19,7 +19,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from decoding.config import EngineConfig
 from decoding.core.kernel_cache import kernel_folder
-from decoding.core.parent import end_with_any, is_orphan
+from decoding.core.process.parent import end_with_any, is_orphan
 from decoding.core.request import Request
 from decoding.core.stats import StepStats
 from decoding.engine.compiling.kernels import Kernels

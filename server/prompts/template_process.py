@@ -18,12 +18,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from jinja2 import Template
 
+from decoding.core.process.machine import address_bytes
 from server.prompts.jinja_template import TemplateRefusal, compiled, rendered
 
 SECONDS = 2.0  # of processor time, for all templates to be compiled and for each rendering
@@ -165,7 +165,7 @@ def _received(piece: bytes) -> bytes:
 
 def _serve(channel: socket.socket) -> None:
     """Compile the templates that come first, then render until the server closes the channel."""
-    num_begun = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    num_begun = address_bytes()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     templates: dict[str, Template] = {}
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from decoding.bench.peers.rounds import OURS
+from decoding.core.process.machine import cores
 from decoding.training.public_prompts import PROMPT_SETS
 
 CHILDREN = Path(__file__).parent / "children"
@@ -53,7 +53,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, default=5, help="a prompt each")
     add("--prompt-len", type=int, default=128, help="plain: tokens of a prompt")
     add("--max-tokens", type=int, default=128, help="new tokens of a reply; drafted: at the most")
-    add("--threads", type=int, default=os.cpu_count(), help="of everybody")
+    add("--threads", type=int, default=cores().usable, help="of everybody")
     add("--patience", type=float, default=120.0, help="seconds of waiting for idle moments, in all")
     add("--busy", action="store_true", help="go on when no idle moment has come, instead of ending")
     add("--cache", type=Path, help="a folder that keeps converted weights; default: one that is deleted")

@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 
-from decoding.core.parent import end_with
+from decoding.core.process.parent import end_with
 from decoding.engine.compiling.groups import ATTENTION, methods, run_group
 
 POLITE = 10  # on the scale of `nice`, once requests may run beside

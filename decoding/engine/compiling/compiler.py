@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from decoding.core.process.machine import cores
+
 
 class Compiler:
     """Compiles from the moment it is made, and says of each group when it is done. It ends with the process that made
@@ -44,8 +46,8 @@ class Compiler:
 
 
 def compile_side_by_side(groups: Sequence[str]) -> None:
-    """In a process for each processor. Returns when they are gone."""
-    num_processes = min(len(groups), len(os.sched_getaffinity(0)))
+    """In a process for each core. Returns when they are gone."""
+    num_processes = min(len(groups), cores().usable)
     compilers = [Compiler(groups[place::num_processes]) for place in range(num_processes)]
     for compiler in compilers:
         compiler.finish()

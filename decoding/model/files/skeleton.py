@@ -5,7 +5,6 @@ Knows no file format. Invariant: every parameter of a filled model comes from th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,6 +17,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decoding.attention.program import one_thread
+from decoding.core.process.machine import cores
 from decoding.errors import ConfigError, listed
 from decoding.model.experts.gates import gate_of, kernel_of
 from decoding.model.experts.interface import adopt
@@ -49,7 +49,7 @@ def fill(model: PreTrainedModel, weights: Mapping[str, Weight], target: Target) 
     (experts.0.gate_proj.weight). Raises ConfigError where a weight is missing, left over or of another shape."""
     left = dict(weights)
     wanted = _expert_layers(model, left) | _layers(model, left)
-    with one_thread(), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # each thread a layer
+    with one_thread(), ThreadPoolExecutor(cores().usable) as pool:  # each thread a layer
         linears = dict(zip(wanted, pool.map(lambda layer: target.linear(*layer), wanted.values()), strict=True))
     _place_experts(model, linears, target.dtype)
     _place_layers(model, linears)

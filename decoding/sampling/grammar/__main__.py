@@ -10,12 +10,12 @@ import os
 import resource
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from decoding.core.grammar import Grammar
+from decoding.core.process.machine import address_bytes
 from decoding.errors import RequestRejected
 from decoding.sampling.grammar.source import TokenizerFile, matcher_of, reason_of
 from decoding.sampling.grammar.trial import Outcome, TrialLimits
@@ -72,8 +72,7 @@ def _compile(grammar: Grammar, tokenizer: Any, limits: TrialLimits) -> Outcome:
 
 
 def _set(limits: TrialLimits) -> None:
-    num_used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    most = num_used + limits.num_bytes
+    most = address_bytes() + limits.num_bytes
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.setitimer(signal.ITIMER_PROF, limits.seconds)

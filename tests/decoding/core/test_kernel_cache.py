@@ -54,8 +54,15 @@ def inlined():
 def package(tmp_path: Path) -> Path:
     """A package of this one's name: a kernel that inlines a function that uses a constant, a file for each."""
     folder = tmp_path / "sources" / "decoding"
-    (folder / "core").mkdir(parents=True)
-    for name in ("__init__.py", "core/__init__.py", "core/kernel_cache.py"):
+    (folder / "core" / "process").mkdir(parents=True)
+    taken = (
+        "__init__.py",
+        "core/__init__.py",
+        "core/kernel_cache.py",
+        "core/process/__init__.py",
+        "core/process/machine.py",
+    )
+    for name in taken:
         shutil.copy(PACKAGE / name, folder / name)
     (folder / "core" / "kernel.py").write_text(KERNEL)
     (folder / "core" / "inlined.py").write_text(INLINED)

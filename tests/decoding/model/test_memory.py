@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import resource
-from pathlib import Path
-
 import pytest
 import torch
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
+from decoding.core.process.machine import resident_bytes
 from decoding.errors import ConfigError
 from decoding.model.memory import (
     CacheRoom,
@@ -18,7 +16,6 @@ from decoding.model.memory import (
     check_weights_fit,
     expected_bytes,
     free_bytes,
-    resident_bytes,
     room_for,
     state_room,
 )
@@ -126,16 +123,6 @@ def test_weights_that_do_not_fit_are_refused_with_both_numbers() -> None:
         check_weights_fit(2**50, CPU, 2**30)
     with pytest.raises(ConfigError, match=r"are free$"):
         check_weights_fit(2**50, CPU, 2**50)
-
-
-def test_a_limit_on_the_address_space_counts_as_memory() -> None:
-    before, room = resource.getrlimit(resource.RLIMIT_AS), free_bytes(CPU) // 2
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + room, before[1]))
-    try:
-        assert room // 2 < free_bytes(CPU) <= room
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_what_is_expected_is_what_is_there_and_the_cache() -> None:

@@ -1,13 +1,13 @@
 """What waits for the compiling process goes on when it is done with the group, and also when it is gone; a model's own
 kernels are compiled side by side."""
 
-import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from decoding.core.process.machine import Cores
 from decoding.engine.compiling import kernels
 from decoding.engine.compiling.compiler import Compiler, compile_side_by_side
 
@@ -47,7 +47,7 @@ def test_groups_of_its_own_are_compiled_in_processes_side_by_side(
 ) -> None:
     program.write_text(f'#!/bin/sh\nshift 4\necho "$@" >> {tmp_path}/asked\n')
     program.chmod(0o755)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1})
+    monkeypatch.setattr("decoding.engine.compiling.compiler.cores", lambda: Cores(2, 2, None))
     compile_side_by_side(["weights-4-32", "weights-5-32", "weights-6-16"])
     asked = (tmp_path / "asked").read_text().splitlines()
     assert sorted(asked) == ["weights-4-32 weights-6-16", "weights-5-32"]

@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import subprocess, sys, time
-from decoding.core.parent import end_with_any
+from decoding.core.process.parent import end_with_any
 
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 end_with_any([child.pid])
