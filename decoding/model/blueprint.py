@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from decoding.core.process.machine import address_bytes
+from decoding.core.process.machine import address_bytes, limit_addresses
 from decoding.errors import ConfigError
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
@@ -135,12 +135,10 @@ def _bounded(seconds: float, work: Callable[[], T]) -> T:
     is_timed = threading.current_thread() is threading.main_thread()
     with _LIMITING:
         room = resource.getrlimit(resource.RLIMIT_AS)
-        num_used = address_bytes()
         before = signal.signal(signal.SIGPROF, stop) if is_timed else None
         try:
             try:
-                if room[0] == resource.RLIM_INFINITY or num_used + ROOM < room[0]:
-                    resource.setrlimit(resource.RLIMIT_AS, (num_used + ROOM, room[1]))
+                limit_addresses(address_bytes() + ROOM)
                 if is_timed:
                     signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN_SECONDS)
                 return work()

@@ -23,7 +23,7 @@ from typing import Any
 
 from jinja2 import Template
 
-from decoding.core.process.machine import address_bytes
+from decoding.core.process.machine import address_bytes, limit_addresses
 from server.prompts.jinja_template import TemplateRefusal, compiled, rendered
 
 SECONDS = 2.0  # of processor time, for all templates to be compiled and for each rendering
@@ -191,7 +191,8 @@ def _serve(channel: socket.socket) -> None:
 
 def _limited(work: Callable[[bytes], str], asked: bytes, most_bytes: int) -> bytes:
     """The frame of what `work` returns or refuses. The kernel ends the process where it takes too long."""
-    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, resource.RLIM_INFINITY))
+    room = resource.getrlimit(resource.RLIMIT_AS)
+    limit_addresses(most_bytes)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         return _frame(work(asked).encode("utf-8", "surrogatepass"))
@@ -201,7 +202,7 @@ def _limited(work: Callable[[bytes], str], asked: bytes, most_bytes: int) -> byt
         return _frame(_TOO_LARGE.encode(), is_text=False)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0.0)
-        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_AS, room)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What the machine allows this process: memory, address space and cores. Standard library only.
 
 The one reader of /proc, control groups, limits and affinity for that. A source that is missing, cannot be read or says
-nothing that makes sense is passed over. Invariant: no question here raises, and none changes anything.
+nothing that makes sense is passed over. Invariant: no question raises or changes anything.
 """
 
 from __future__ import annotations
@@ -69,6 +69,13 @@ def resident_bytes() -> int:
 def address_bytes() -> int:
     """The bytes of this process's address space, which RLIMIT_AS limits."""
     return _own_pages(0)
+
+
+def limit_addresses(most_bytes: int) -> None:
+    """Hold the address space of this process to so many bytes from now on, unless it is held to fewer already."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if soft == resource.RLIM_INFINITY or most_bytes < soft:
+        resource.setrlimit(resource.RLIMIT_AS, (most_bytes, hard))
 
 
 def _num_allowed() -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from decoding.core.grammar import Grammar
-from decoding.core.process.machine import address_bytes
+from decoding.core.process.machine import address_bytes, limit_addresses
 from decoding.errors import RequestRejected
 from decoding.sampling.grammar.source import TokenizerFile, matcher_of, reason_of
 from decoding.sampling.grammar.trial import Outcome, TrialLimits
@@ -72,8 +72,7 @@ def _compile(grammar: Grammar, tokenizer: Any, limits: TrialLimits) -> Outcome:
 
 
 def _set(limits: TrialLimits) -> None:
-    most = address_bytes() + limits.num_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    limit_addresses(address_bytes() + limits.num_bytes)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.setitimer(signal.ITIMER_PROF, limits.seconds)
 

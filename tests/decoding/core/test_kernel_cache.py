@@ -26,7 +26,7 @@ from decoding.core.kernel_cache import (
 )
 from decoding.engine import engine
 from decoding.model.kept_timings import KeptTimings, ModelTimings
-from tests.strangers import lost, picture, plant
+from tests.strangers_files import lost, picture, plant
 
 DAY = kernel_cache.SECONDS_KEPT
 WHERE = "import os, decoding; print(os.environ['NUMBA_CACHE_DIR'])"

@@ -23,7 +23,7 @@ from decoding.errors import ConfigError
 from decoding.training.first_tree import initial_tree
 from server.bench.real.figures import keep
 from server.cli import app
-from tests.strangers import lost, picture, plant
+from tests.strangers_files import lost, picture, plant
 
 NAMES = ("benchmarks.md", "benchmarks.json", "tree.json", "page.md", "picture.svg", "tiles-interpreter.json", "run")
 FILES = ("config.json", "model.safetensors", "training.json")

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from decoding.core.process.machine import Cores, address_bytes, cores, limit_pools, memory_left, resident_bytes
+from decoding.core.process.machine import (
+    Cores,
+    address_bytes,
+    cores,
+    limit_addresses,
+    limit_pools,
+    memory_left,
+    resident_bytes,
+)
 
 GIB = 2**30
 FREE = 8 * GIB
@@ -98,6 +106,10 @@ def test_an_address_space_that_is_limited_counts_as_memory(root: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (address_bytes() + GIB, before[1]))
     try:
         assert GIB // 2 < (memory_left(root) or 0) <= GIB
+        limit_addresses(address_bytes() + 2 * GIB)
+        assert GIB // 2 < (memory_left(root) or 0) <= GIB, "more than it has"
+        limit_addresses(address_bytes() + GIB // 2)
+        assert 0 < (memory_left(root) or 0) <= GIB // 2
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 

@@ -15,7 +15,7 @@ from decoding.errors import ConfigError
 from server.engine_client.sessions.session_file import HEADER, seal
 from server.engine_client.sessions.session_folder import MARKER, FolderLimits, SessionFolder
 from server.http.repeated_lines import LOGGERS, SECONDS, OnceAMinute
-from tests.strangers import LONG_AGO, lost, picture, plant, without
+from tests.strangers_files import LONG_AGO, lost, picture, plant, without
 
 ROOMY = FolderLimits(per_tenant=2**20, in_all=2**20, time_to_live=3600.0)
 SMALL = FolderLimits(per_tenant=3000, in_all=5000, time_to_live=3600.0)
