@@ -58,6 +58,15 @@ def test_settings_of_the_shell_reach_the_server() -> None:
     assert environment["GANDER_KV_MEMORY"] == "8GiB"
 
 
+def test_a_container_has_no_limits_but_those_of_the_machine() -> None:
+    """That machine is among the strangers': control groups of version 2 without limits. What processes of one model
+    exchange is all that has to be given more."""
+    gander = yaml.safe_load(resolved(BASE, CUDA).stdout)["services"]["gander"]
+    assert not {"cpus", "cpuset", "mem_limit", "ulimits", "pids_limit"} & set(gander)
+    assert "limits" not in gander["deploy"]["resources"]
+    assert gander["shm_size"] == "1g"
+
+
 def test_cuda_changes_the_build_and_asks_for_a_gpu() -> None:
     gander = yaml.safe_load(resolved(BASE, CUDA).stdout)["services"]["gander"]
     assert gander["build"]["args"]["DEVICE"] == "cuda"

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from fastapi.routing import APIRoute
 
+from decoding.core.process.machine import Cores, cores, memory_left
 from server.config import ServerSettings
 from server.endpoints import health, metrics, models, page, sessions, tokens
 from server.endpoints.chat import route as chat
@@ -103,6 +104,23 @@ def test_a_pod_may_do_nothing_but_serve(manifests: Manifests) -> None:
         context = container["securityContext"]
         assert (context["readOnlyRootFilesystem"], context["allowPrivilegeEscalation"]) == (True, False)
         assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_server_sizes_itself_by_the_limits_of_its_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the files that a kubelet makes of them; threads as many as a node has would be throttled."""
+    deployment = yaml.safe_load((FOLDER / "base/deployment.yaml").read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    limits = container["resources"]["limits"]
+    assert limits == container["resources"]["requests"], "or the node promises less than the server takes"
+    memory_bytes = int(limits["memory"].removesuffix("Gi")) * 2**30
+    (group := tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (group / "cpu.max").write_text(f"{int(limits['cpu']) * 100_000} 100000\n")
+    (group / "memory.max").write_text(f"{memory_bytes}\n")
+    (group / "memory.current").write_text("4096\n")
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(64)))
+    assert cores(tmp_path) == Cores(int(limits["cpu"]), 64, "control group")
+    assert memory_left(tmp_path) == memory_bytes - 4096
 
 
 def test_a_pod_has_the_time_to_end_its_streams(manifests: Manifests) -> None:
