@@ -270,7 +270,8 @@ class ServerSettings(BaseSettings):
     drain_delay: float = Field(
         default=5.0,
         ge=0,
-        description="Seconds after SIGTERM during which the port still answers 503, so that routers notice",
+        description="Seconds after SIGTERM during which the port still answers 503, so that routers notice; none where "
+        "nobody is connected",
     )
     drain_seconds: float = Field(default=30.0, ge=0, description="Longest wait for running replies when stopping")
     log_level: LogLevel = Field(default="info", description="Least severe log lines shown")

@@ -45,6 +45,7 @@ SWITCH_SECONDS = 0.001  # how long a thread that works on a large body may hold 
 MMAP_BYTES = 2**20  # bodies of this size go back to the kernel as they are freed; a read of a socket is smaller
 ACCEPTED_AT_ONCE = 8  # connections accepted in one go
 STANDARD_STREAMS = 0, 1, 2  # their file descriptors
+LOOK_SECONDS = 0.05  # between two looks at whether somebody is still connected
 BACKLOG = 2048  # connections that may wait to be accepted
 DRAIN_MARGIN = 2.0  # seconds for cut-off replies to reach their clients
 LAST_WORDS_SECONDS = 1.0  # the same, where a second signal asks for haste
@@ -200,13 +201,21 @@ class _Server(uvicorn.Server):
             self._drain(number)
 
     def _drain(self, number: int) -> None:
-        """Begin to drain, and close the port: on SIGTERM after `drain_delay`, so that routers see 503 first; on SIGINT
-        and SIGHUP, which a person sends, at once."""
+        """Begin to drain, and close the port: on SIGTERM after `drain_delay`, so that routers see 503 first; at once on
+        SIGINT and SIGHUP, which a person sends, and where it was never ready, so that no router leads here."""
         service = self._service
-        delay = service.settings.drain_delay if number == signal.SIGTERM else 0.0
+        is_routed = number == signal.SIGTERM and self._is_settled
         LOG.info("Stopping: %d requests may still finish.", service.client.num_open)
         service.begin_drain()
-        asyncio.get_running_loop().call_later(delay, self._close_port)
+        self._close_port_by(asyncio.get_running_loop().time() + service.settings.drain_delay * is_routed)
+
+    def _close_port_by(self, deadline: float) -> None:
+        """Close the port then, or as soon as nobody is connected any more: whoever routes keeps connections open."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < deadline and self.server_state.connections:
+            loop.call_later(LOOK_SECONDS, self._close_port_by, deadline)
+        else:
+            self._close_port()
 
     def _close_port(self) -> None:
         self.should_exit = True

@@ -575,6 +575,31 @@ def test_its_port_closes_before_its_replies_have_ended(tmp_path: Path) -> None:
         assert process.wait(PATIENCE) == 0
 
 
+@pytest.mark.parametrize("is_ready", [False, True], ids=["while it starts", "when it is idle"])
+def test_nobody_connected_is_nobody_to_wait_for(tmp_path: Path, *, is_ready: bool) -> None:
+    """A stop waits for routers no longer than they are there. The times are longer than the test."""
+    folder = make_model_folder(tmp_path / "toy", load_seconds=0.0 if is_ready else 10 * PATIENCE)
+    with server_process(folder, 10 * PATIENCE, 10 * PATIENCE) as (process, url, lines):
+        pid = wait_until(lambda: httpx.get(f"{url}/health", timeout=PATIENCE).json()["worker_pid"])
+        if is_ready:
+            wait_until(lambda: httpx.get(f"{url}/ready", timeout=PATIENCE).status_code == 200)
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+    assert not is_alive(pid)
+    assert not is_listening(url)
+    assert "Traceback" not in "".join(lines)
+
+
+def test_a_connection_that_ends_ends_the_wait_for_routers(tmp_path: Path) -> None:
+    with server_process(make_model_folder(tmp_path / "toy"), 10 * PATIENCE, 10 * PATIENCE) as (process, url, _):
+        with httpx.Client(base_url=url, timeout=PATIENCE) as router:
+            wait_until(lambda: router.get("/ready").status_code == 200)
+            process.terminate()
+            wait_until(lambda: router.get("/ready").status_code == 503)
+            assert is_listening(url)
+        assert process.wait(PATIENCE) == 0
+
+
 @pytest.mark.parametrize("drain_delay", [0.0, 10 * PATIENCE], ids=["draining", "before the port closes"])
 def test_a_second_signal_ends_at_once(tmp_path: Path, drain_delay: float) -> None:
     with (
