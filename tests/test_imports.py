@@ -17,8 +17,9 @@ MOST_FILES = 15  # of code in one folder
 DECODING = {
     "": "errors config",
     "core": """
-        grammar process/machine process/parent kernel_cache files/output files/toolchain layer ranking
-        sampling_params session_info speculation_params request stats step_trace token_logprobs events top_tokens tree
+        grammar process/machine process/parent process/temporary_folder kernel_cache files/output files/toolchain layer
+        ranking sampling_params session_info speculation_params request stats step_trace token_logprobs events
+        top_tokens tree
     """,
     "costs": "price calibration pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",

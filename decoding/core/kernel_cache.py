@@ -24,6 +24,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
+from decoding.core.process.temporary_folder import TemporaryFolder
+
 logger = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).parents[1]
@@ -53,9 +55,10 @@ def use_kernel_cache() -> None:
         kept = folder = base_folder(os.environ) / name
         _open(folder)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
-        folder = Path(tempfile.mkdtemp(prefix="gander-kernels-")) / name
+        temporary = TemporaryFolder("gander-kernels-")
+        folder = temporary.path / name
         _copy(kept, folder)
-        atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
+        atexit.register(temporary.close)
         logger.warning(
             "Compiled kernels cannot be kept (%s): each start compiles what is not there, plain for up to a minute.",
             error,

@@ -10,18 +10,16 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
 
 from decoding.config import EngineConfig
+from decoding.core.process.temporary_folder import TemporaryFolder
 from decoding.worker.messages import Batch, Beat, Drain, ToWorker
 from decoding.worker.running_file import read_running
 
@@ -192,16 +190,21 @@ class _Channel:
     """Two bound sockets and the file of what runs, in a folder that only this user can enter."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="gander-"))
-        self.inbox, self.outbox = f"ipc://{self._folder}/inbox", f"ipc://{self._folder}/outbox"
-        self.running = (self._folder / "running").open("w+b")
+        self._folder = TemporaryFolder("gander-worker-")
+        path = self._folder.path
+        self.inbox, self.outbox = f"ipc://{path}/inbox", f"ipc://{path}/outbox"
+        self.running = (path / "running").open("w+b")
         # The server's one, which is never ended: that could block the event loop.
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self.push, self.pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
         self.push.set_hwm(0)  # the limits of the queue bound what waits here
         self.pull.set_hwm(0)
-        self.push.bind(self.inbox)
-        self.pull.bind(self.outbox)
+        try:
+            self.push.bind(self.inbox)
+            self.pull.bind(self.outbox)
+        except zmq.ZMQError:
+            self.close()
+            raise
 
     def waiting_frames(self) -> Iterator[bytes]:
         """What can be received without waiting. The caller must exhaust it, since the socket signals news only then."""
@@ -215,4 +218,4 @@ class _Channel:
         self.push.close(linger=0)
         self.pull.close(linger=0)
         self.running.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()

@@ -108,7 +108,8 @@ CLOSED_HOME = Machine(
 )
 FULL_DISK = Machine(
     "a full disk",
-    "mkdir $T/full; mount -t tmpfs -o size=64m none $T/full; cp -a $CACHE $T/full/cache\n"
+    "mkdir $T/full; mount -t tmpfs none $T/full; cp -a $CACHE $T/full/cache\n"
+    "mount -o remount,size=$(($(du -sm $T/full | cut -f1) + 8))m $T/full\n"
     "! dd if=/dev/zero of=$T/full/rest bs=64k 2> /dev/null",
     {"HOME": "$T/full", "TMPDIR": "$T/full", "NUMBA_CACHE_DIR": "$T/full/cache"},
 )

@@ -61,6 +61,7 @@ def package(tmp_path: Path) -> Path:
         "core/kernel_cache.py",
         "core/process/__init__.py",
         "core/process/machine.py",
+        "core/process/temporary_folder.py",
     )
     for name in taken:
         shutil.copy(PACKAGE / name, folder / name)
