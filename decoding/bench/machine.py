@@ -9,8 +9,8 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from decoding.attention.lanes import has_feature
 from decoding.core.process.machine import cores
+from decoding.kernels.cpu.lanes import has_feature
 
 VECTORS = {"avx2": "AVX2", "avx512f": "AVX-512", "amx-tile": "AMX"}  # by LLVM's names, narrowest first
 

@@ -20,8 +20,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from decoding.config import BUNDLED_MODEL, Attention, EngineConfig
-from decoding.core.files.toolchain import why_no_triton
 from decoding.errors import ConfigError
+from decoding.kernels.gpu.toolchain import why_no_triton
 from decoding.model.blueprint import CONTEXT_NAMES, read_config
 from decoding.model.files.gguf_place import gguf_paths, small_files
 from decoding.model.refusal import refusing

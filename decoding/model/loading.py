@@ -21,8 +21,8 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from decoding.config import EngineConfig
-from decoding.core.files.toolchain import why_no_triton
 from decoding.errors import ConfigError, listed
+from decoding.kernels.gpu.toolchain import why_no_triton
 from decoding.model.blueprint import num_tensors, num_weights, read_config
 from decoding.model.files.gguf_file import GgufFile, read_gguf
 from decoding.model.files.gguf_model import weights_of

@@ -14,8 +14,8 @@ import msgspec
 import torch
 
 from decoding.core.files.output import is_json_of, write_output
-from decoding.core.kernel_cache import kernel_folder
 from decoding.core.layer import LayerSpec
+from decoding.kernels.cache import kernel_folder
 
 INTERPRETER = "interpreter"
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 
 from decoding.attention.triton.constants import constants_of
-from decoding.attention.triton.kernels import Step, attend_tiles, merge_ranges, store_rows
 from decoding.attention.triton.tiles import Tile, tile_of
 from decoding.attention.triton.work import ALL_PARTIALS, MOST_PARTIALS, Kind, most_work, share_out
 from decoding.cache.batch import StepBatch
@@ -20,6 +19,7 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvStore
 from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, Work, WorkRoom, room_of
 from decoding.core.layer import LayerSpec
+from decoding.kernels.gpu.attention import Step, attend_tiles, merge_ranges, store_rows
 
 # Shape suffixes: H query heads, K kv heads, N tokens and padding, D key width, V value width, B blocks, S slots of a
 # block, P partial sums.

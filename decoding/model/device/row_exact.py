@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 import triton
 
+from decoding.kernels.gpu.products import Operands, add_parts, mean, multiply
 from decoding.model.device.packed_matrix import TILE, PackedMatrix
-from decoding.model.device.product_kernels import Operands, add_parts, mean, multiply
 from decoding.model.rowwise.replaced_functions import Replacements
 
 # Shape suffixes: M rows, I input width, O output width, P parts.

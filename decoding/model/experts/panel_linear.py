@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
-from decoding.attention.lanes import has_feature
-from decoding.attention.program import MOST_ROWS, Call, Rooms
-from decoding.model.linear.panel_kernel import PANEL, STEP_BYTES
+from decoding.kernels.cpu.lanes import has_feature
+from decoding.kernels.cpu.products.panels import PANEL, STEP_BYTES
+from decoding.kernels.cpu.program import MOST_ROWS, Call, Rooms
 from decoding.model.linear.panels import Panels
 
 # Shape suffixes: O outputs, I input width, P panels, S steps.

@@ -11,9 +11,8 @@ import ctypes
 import torch
 from torch import nn
 
-from decoding.attention.lanes import has_feature
-from decoding.attention.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
-from decoding.model.linear.int8_kernel import (
+from decoding.kernels.cpu.lanes import has_feature
+from decoding.kernels.cpu.products.int8 import (
     LARGEST,
     NUM_FIELDS,
     NUM_ROUNDING_FIELDS,
@@ -23,8 +22,9 @@ from decoding.model.linear.int8_kernel import (
     multiply_to_halves,
     round_rows,
 )
+from decoding.kernels.cpu.products.panels import PANEL, STEP_BYTES
+from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
 from decoding.model.linear.packed import can_pack, linears_of
-from decoding.model.linear.panel_kernel import PANEL, STEP_BYTES
 from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
 
 # Shape suffixes: M rows, I input width, O output width, P panels, S steps.

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from decoding.attention.lanes import has_feature
-from decoding.attention.program import SOURCE, TARGET, Call, Team
-from decoding.model.linear.panel_kernel import (
+from decoding.kernels.cpu.lanes import has_feature
+from decoding.kernels.cpu.products.panels import (
     NUM_FIELDS,
     PANEL,
     PANEL_BYTES,
@@ -22,6 +21,7 @@ from decoding.model.linear.panel_kernel import (
     multiply_floats,
     multiply_halves,
 )
+from decoding.kernels.cpu.program import SOURCE, TARGET, Call, Team
 
 # Shape suffixes: M rows, I input width, O output width.
 TRIAL_ROWS, MOST_TRIAL_ROWS = 16, 512

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from decoding.core.files.toolchain import why_no_triton
+from decoding.kernels.gpu.toolchain import why_no_triton
 
 
 def has_kernels(device: torch.device) -> bool:

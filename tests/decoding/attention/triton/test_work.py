@@ -15,22 +15,17 @@ from decoding.attention.triton import tiles
 from decoding.attention.triton.tiles import Tile, default_tile, head_name, keep_tiles, read_tiles, tile_of
 from decoding.attention.triton.work import (
     ALL_PARTIALS,
-    ITEM_WORDS,
     MOST_PARTIALS,
-    MOST_RANGES,
-    SEGMENT_WORDS,
-    SPLIT,
     Kind,
     most_work,
-    place_of,
     share_out,
-    start_of,
 )
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
+from decoding.kernels.gpu.work_list import ITEM_WORDS, MOST_RANGES, SEGMENT_WORDS, SPLIT, place_of, start_of
 from tests.trees import random_parents
 
 CPU = torch.device("cpu")
