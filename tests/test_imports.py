@@ -16,7 +16,7 @@ MOST_FILES = 15  # of code in one folder
 # From the ground up: a file imports from files before it in its room, and from rooms above its own in the table.
 DECODING = {
     "kernels": """
-        cache layout cpu/lanes cpu/program cpu/by_address cpu/trees cpu/gguf_codes
+        processor cache layout cpu/lanes cpu/program cpu/by_address cpu/trees cpu/gguf_codes
         cpu/attention/products cpu/attention/step_table cpu/attention/tile_scratch cpu/attention/exact
         cpu/attention/tables
         cpu/products/row_lanes cpu/products/panels cpu/products/int8 cpu/products/rounding
@@ -25,7 +25,7 @@ DECODING = {
         cpu/products/grouped/lookup cpu/rows cpu/experts
         cpu/states/order cpu/states/lanes cpu/states/walk cpu/states/convolution
         cpu/sampling/row cpu/sampling/edits cpu/sampling/noise
-        gpu/toolchain gpu/work_list gpu/attention gpu/products gpu/experts gpu/rows gpu/moves
+        gpu/toolchain gpu/card gpu/work_list gpu/attention gpu/products gpu/experts gpu/rows gpu/moves
         gpu/sampling/places gpu/sampling/scan gpu/sampling/draw gpu/sampling/walk gpu/sampling/edit
     """,
     "": "errors config",
@@ -68,7 +68,7 @@ DECODING = {
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
         law logits_processors verify cpu_sampler rejection asked
-        device/availability device/tree_edits device/plan
+        device/tree_edits device/plan
         device/launch top_tokens logprobs reference sampler device/device_sampler step_sampler
     """,
     "drafting": """
@@ -236,6 +236,18 @@ def test_what_is_written_for_a_compiler_lies_with_the_kernels() -> None:
             assert not {"llvmlite", "numba.extending.intrinsic", "triton.language"} & names, path
             assert "@nb.cfunc" not in text, path
             assert room not in {"model", "attention"} or "@nb.njit" not in text, path
+
+
+def test_one_file_asks_what_the_processor_can_do_and_one_what_the_card_can() -> None:
+    asks = {
+        "kernels/processor.py": ("get_host_cpu_features", "/proc/cpuinfo"),
+        "kernels/gpu/card.py": ("get_device_capability", "get_device_properties"),
+    }
+    for path in (ROOT / "decoding").rglob("*.py"):
+        name = path.relative_to(ROOT / "decoding").as_posix()
+        for owner, words in asks.items():
+            if not name.startswith("bench/"):
+                assert (name == owner) == any(word in path.read_text() for word in words), (name, owner)
 
 
 def test_decoding_knows_nothing_of_the_server() -> None:

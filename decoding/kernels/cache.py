@@ -24,6 +24,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
+from decoding.kernels.processor import description
+
 logger = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).parents[1]
@@ -86,9 +88,7 @@ def completed_name(package: Path, group: str = "") -> str:
     """The marker file's name: a hash of what numba files kernels by: source paths, its version, the processor."""
     parts = [group, str(package), platform.python_version(), version("numba"), platform.processor()]
     parts += [os.environ.get(name, "") for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        parts += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+    parts += description()
     return f"{COMPLETE}{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 

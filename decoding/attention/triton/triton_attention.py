@@ -20,6 +20,7 @@ from decoding.cache.kv_store import KvStore
 from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, Work, WorkRoom, room_of
 from decoding.core.layer import LayerSpec
 from decoding.kernels.gpu.attention import Step, attend_tiles, merge_ranges, store_rows
+from decoding.kernels.gpu.card import num_processors
 
 # Shape suffixes: H query heads, K kv heads, N tokens and padding, D key width, V value width, B blocks, S slots of a
 # block, P partial sums.
@@ -51,9 +52,8 @@ class TritonAttention:
             for layer, tile, kind in zip(layers, tiles, kinds, strict=True)
         ]
         self._most_partials = ALL_PARTIALS if is_exact else MOST_PARTIALS
-        self._num_programs = INTERPRETED_PROGRAMS
-        if device.type == "cuda":
-            self._num_programs = PROGRAMS_EACH * torch.cuda.get_device_properties(device).multi_processor_count
+        processors = num_processors(device)
+        self._num_programs = INTERPRETED_PROGRAMS if processors is None else PROGRAMS_EACH * processors
         self._store: KvStore | None = None
         self._buffers: StepBuffers | None = None
 

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
-from numba import config, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -32,14 +31,6 @@ SMALLEST_EXPONENT = -87.0  # below it exp counts as 0
 
 Builder = Any
 Value = Any
-
-
-def has_feature(name: str) -> bool:
-    """Whether the processor that kernels are compiled for has a feature: this one, unless numba's settings name
-    another."""
-    if config.CPU_FEATURES is not None:
-        return f"+{name}" in config.CPU_FEATURES.split(",")
-    return bool(get_host_cpu_features().get(name))
 
 
 def emit_address(builder: Builder, base: Value, index: Value, stride: int) -> Value:

@@ -11,7 +11,6 @@ import ctypes
 import torch
 from torch import nn
 
-from decoding.kernels.cpu.lanes import has_feature
 from decoding.kernels.cpu.products.int8 import (
     LARGEST,
     NUM_FIELDS,
@@ -24,6 +23,7 @@ from decoding.kernels.cpu.products.int8 import (
 )
 from decoding.kernels.cpu.products.panels import PANEL, STEP_BYTES
 from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
+from decoding.kernels.processor import multiplies_bytes
 from decoding.model.linear.packed import can_pack, linears_of
 from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
 
@@ -126,8 +126,7 @@ class Int8Linear(nn.Module):
 
 def can_round_to_int8(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the processor has int8 dot products, and can pack layers of `dtype` at all."""
-    has_instructions = has_feature("avx512vnni") or has_feature("avxvnni")
-    return device.type == "cpu" and has_instructions and can_pack(device, dtype)
+    return device.type == "cpu" and multiplies_bytes() and can_pack(device, dtype)
 
 
 def round_linears(model: nn.Module, but: str = "") -> None:

@@ -61,6 +61,7 @@ def package(tmp_path: Path) -> Path:
         "core/__init__.py",
         "kernels/__init__.py",
         "kernels/cache.py",
+        "kernels/processor.py",
         "core/process/__init__.py",
         "core/process/machine.py",
     )

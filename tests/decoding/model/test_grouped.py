@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.kernels.cpu.lanes import has_feature
+from decoding.kernels.processor import has_feature
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
 from decoding.model.linear.groups import Groups, dequantized, quantized, symmetric
 

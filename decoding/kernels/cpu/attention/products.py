@@ -33,16 +33,16 @@ from decoding.kernels.cpu.lanes import (
     emit_splat,
     emit_store,
     emit_times,
-    has_feature,
 )
 from decoding.kernels.layout import BLOCK_LEN
+from decoding.kernels.processor import has_wide_registers
 
 TILE_ROWS = 32  # the most (token, head) pairs that share a pass over keys and values
 NUM_BLOCKS = 4  # blocks of keys that a kernel for one row takes at a time, and blocks staged at a time
 AHEAD = 4  # blocks of values between the one that is read and the one that is prefetched
 # What the kernels for several rows take at a time: rows, blocks of keys, and vectors of value columns. Their sums must
 # fit the processor's registers: 32 of sixteen numbers or 16 of eight.
-SOME = SOME_BLOCKS = WIDE = 4 if has_feature("avx512f") else 2
+SOME = SOME_BLOCKS = WIDE = 4 if has_wide_registers() else 2
 NARROW = 2  # vectors of value columns at a time, where fewer than `WIDE` are left
 
 

@@ -37,9 +37,9 @@ from decoding.kernels.cpu.lanes import (
     emit_splat,
     emit_store,
     emit_times,
-    has_feature,
     raise_counter,
 )
+from decoding.kernels.processor import has_wide_registers, multiplies_halves, multiplies_wide_bytes
 
 PANEL = 64  # outputs
 STEP_BYTES = 4  # of the input
@@ -47,7 +47,7 @@ PANEL_VECTORS = PANEL // LANES
 PANEL_BYTES = PANEL_VECTORS * VECTOR_BYTES  # bytes of a step's weights, and of a row's sums
 # Rows and vectors of a panel in one turn: sums, weights and a factor must fit the processor's registers, 32 of sixteen
 # numbers or 16 of eight. A lone row takes all vectors, since the additions to one vector wait for each other.
-ROWS, VECTORS = 6, PANEL_VECTORS if has_feature("avx512f") else 1
+ROWS, VECTORS = 6, PANEL_VECTORS if has_wide_registers() else 1
 CHUNK = 64  # steps whose weights stay in the L1 cache while several groups of rows read them
 AHEAD = 8192  # bytes between the weights that are read and those that are prefetched, if weights are read once
 MOST_ROWS = 256  # the most rows that share a pass over a panel
@@ -78,7 +78,7 @@ def _emit_product(builder: Builder, tag: Any, total: Value, factor: Value, weigh
         return emit_call(builder, "fma", factor, weights, total)
     if tag == types.uint16:
         return _emit_assembly(builder, "vdpbf16ps $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
-    if has_feature("avx512vnni"):
+    if multiplies_wide_bytes():
         return _emit_assembly(builder, "vpdpbusd $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
     halves = []
     for lanes in (range(LANES // 2), range(LANES // 2, LANES)):  # AVX_VNNI has the instruction for eight lanes only
@@ -196,7 +196,7 @@ def add(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
 
 def emit_rounded(builder: Builder, numbers: Value) -> Value:
     """Round to bfloat16: to nearest, ties to even."""
-    if has_feature("avx512bf16"):
+    if multiplies_halves():
         return _emit_assembly(builder, "vcvtneps2bf16 $1, $0", "=v,v", HALF_VECTOR, numbers)
     bits = builder.bitcast(numbers, INT_VECTOR)
     shift, one, most = (ir.Constant(INT_VECTOR, [number] * LANES) for number in (16, 1, 0x7FFF))

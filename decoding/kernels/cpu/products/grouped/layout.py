@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from decoding.kernels.cpu.lanes import has_feature
 from decoding.kernels.cpu.products.panels import PANEL, PANEL_BYTES
+from decoding.kernels.processor import multiplies_bytes, multiplies_wide_bytes
 
 BLOCK = 32  # inputs of a block
 STEP = 4  # inputs of a step: a vector holds so many bytes of each of its outputs
@@ -20,8 +20,7 @@ PLANE_BYTES = BLOCK * PANEL  # a block's codes, a byte each
 # same three as int32, times `MIDDLE`.
 ROW_RECORD, SCALE_PLACE, SUM_PLACES, MIDDLE_PLACES = 64, 32, (36, 40, 44), (48, 52, 56)
 MIDDLE = 128  # codes of eight bits, less this, are signed
-HAS_WIDE_VNNI = has_feature("avx512vnni")
-HAS_VNNI = HAS_WIDE_VNNI or has_feature("avxvnni")
+HAS_WIDE_VNNI, HAS_VNNI = multiplies_wide_bytes(), multiplies_bytes()
 
 
 class Layout(NamedTuple):

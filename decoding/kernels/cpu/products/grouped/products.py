@@ -29,7 +29,6 @@ from decoding.kernels.cpu.lanes import (
     emit_rolled_loop,
     emit_store,
     emit_times,
-    has_feature,
 )
 from decoding.kernels.cpu.products.grouped.layout import (
     HAS_VNNI,
@@ -45,6 +44,7 @@ from decoding.kernels.cpu.products.grouped.layout import (
 )
 from decoding.kernels.cpu.products.grouped.unpacking import emit_ints, emit_nibbles
 from decoding.kernels.cpu.products.panels import PANEL, PANEL_BYTES
+from decoding.kernels.processor import has_feature
 
 HAS_AVX2 = has_feature("avx2")
 # Rows and vectors of a turn must fit the processor's registers, 32 of sixteen lanes or 16 of eight.
