@@ -56,7 +56,7 @@ WORKDIR /home/gander
 RUN python -c "from decoding.config import EngineConfig; from decoding.engine.start import load_engine; \
     load_engine(EngineConfig(device='cpu'))" \
     && chmod -R g=u /cache/numba
-RUN test "${DEVICE}" = cpu || { python -m decoding.core.files.toolchain && chmod -R g=u /cache/triton; }
+RUN test "${DEVICE}" = cpu || { python -m decoding.kernels.gpu.toolchain && chmod -R g=u /cache/triton; }
 VOLUME ["/cache/huggingface"]
 EXPOSE 8000
 # http.client heeds no proxy variables.

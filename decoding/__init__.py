@@ -2,8 +2,8 @@
 
 import os
 
-from decoding.core.kernel_cache import use_kernel_cache
-from decoding.core.process.machine import limit_pools
+from decoding.kernels.cache import use_kernel_cache
+from decoding.process.machine import limit_pools
 
 __version__ = "0.1.0"
 

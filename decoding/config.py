@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from decoding.kernels.layout import BLOCK_LEN as BLOCK_LEN
+
 Attention = Literal["auto", "exact", "sdpa", "reference", "padded", "triton"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Weights = Literal["auto", "int8", "int4"]
 
-BLOCK_LEN = 16  # tokens in a block of the KV cache: the keys that fill one vector, see `decoding.attention.lanes`
 BUNDLED_MODEL = "gosling"
 OWN_HEAD = "mtp"
 NO_NAMES = ("auto", "none", OWN_HEAD)  # what may stand in place of a draft model's name

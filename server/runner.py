@@ -23,8 +23,8 @@ import uvicorn
 from rich.console import Console
 from rich.markup import escape
 
-from decoding.core.process.machine import cores
 from decoding.errors import ConfigError
+from decoding.process.machine import cores
 from decoding.worker.allocator import settle_allocator
 from server.app import create_app, create_service
 from server.config import ServerSettings

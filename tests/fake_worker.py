@@ -31,12 +31,12 @@ import msgspec
 import zmq
 
 from decoding.core.events import Failed, Finished, PromptLogprobs, Rejected, Tokens, Traced
-from decoding.core.process.parent import end_with
 from decoding.core.request import FinishReason
 from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.stats import DraftCounts, EngineStats, MethodCounts, NodeHistogram, RequestStats, StepStats
 from decoding.core.step_trace import NodeTrace, StepTrace
 from decoding.core.token_logprobs import TokenLogprobs
+from decoding.process.parent import end_with
 from decoding.worker.messages import (
     Abort,
     Batch,

@@ -17,11 +17,11 @@ from numba.core.caching import UserProvidedCacheLocator
 
 from decoding.attention.triton.work import Kind, share_out
 from decoding.config import EngineConfig
-from decoding.core.kernel_cache import PACKAGE, VARIABLE, completed_name, folder_name, is_complete
 from decoding.engine.compiling.compiler import Compiler
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.start import load_engine
-from decoding.model.linear.grouped_kernel.multiplying import SHARES
+from decoding.kernels.cache import PACKAGE, VARIABLE, completed_name, folder_name, is_complete
+from decoding.kernels.cpu.products.grouped.multiplying import SHARES
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
 from tests.models import tiny

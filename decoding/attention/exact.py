@@ -11,58 +11,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from decoding.attention.exact_kernel import (
+from decoding.cache.batch import StepBatch
+from decoding.cache.kv_store import KvStore
+from decoding.core.layer import LayerSpec
+from decoding.kernels.cpu.attention.exact import (
     COUNTER,
     FIRST_SINK,
     HEAD_STEPS,
     KEY,
     LAYER,
     NUM_FIELDS,
-    NUM_NODES,
-    NUM_SEGMENTS,
-    NUM_SLOTS,
-    NUM_TABLE_BLOCKS,
-    NUM_TILES,
     OUT,
-    PARENTS,
-    POSITIONS,
     QUERY,
     QUERY_HEAD,
-    ROOM_WORDS,
-    SCRATCH,
     SEGMENTS,
-    TABLES,
-    TILES,
     VALUE,
-    WRITE_SLOTS,
     attend,
 )
-from decoding.attention.products import NUM_BLOCKS, SOME, TILE_ROWS
-from decoding.attention.program import Team, compiled
-from decoding.attention.step_table import (
-    FIRST_BLOCK,
-    FIRST_NODE,
-    FIRST_ROW,
-    IS_CHAIN,
-    NUM_ROWS,
-    NUM_WRITTEN,
-    PREFIX_LEN,
-    TILE_FIRST,
-    TILE_PAIRS,
-    TILE_SEGMENT,
+from decoding.kernels.cpu.attention.products import NUM_BLOCKS, SOME
+from decoding.kernels.cpu.attention.step_table import (
     StepTable,
     Table,
 )
-from decoding.attention.tile_scratch import scratch_words
-from decoding.cache.batch import StepBatch
-from decoding.cache.kv_store import KvStore
-from decoding.core.layer import LayerSpec
-from decoding.core.tree import IntArray
+from decoding.kernels.cpu.attention.tables import SegmentColumns, fill_segments, make_tiles, step_fields
+from decoding.kernels.cpu.attention.tile_scratch import scratch_words
+from decoding.kernels.cpu.program import Team, compiled
 
 # Shape suffixes: H query heads, K kv heads, N tokens and padding, D key width, V value width.
 PARALLEL_WORK = 1 << 19  # with fewer multiply-adds, waking another thread costs more than it saves
@@ -112,7 +89,7 @@ class ExactPlan:
         if known is None:
             batch, tiles = self.batch, make_tiles(self.segments, group)
             arrays = batch.blocks_T, batch.write_slots_M, batch.parents_P, batch.positions_P
-            fields = _step_fields(StepTable(self.segments, tiles, *arrays), self.scratch)
+            fields = step_fields(StepTable(self.segments, tiles, *arrays), self.scratch)
             known = self.steps[group] = tiles, fields
         return known[1]
 
@@ -176,23 +153,12 @@ def warm_up() -> None:
     compiled(attend)
     segments, numbers, words = np.zeros((0, 7), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)
     step = StepTable(segments, make_tiles(segments, 1), numbers, words, numbers, words)
-    _step_fields(step, np.zeros((1, scratch_words(1, 1, 1)), np.float32))
-
-
-class SegmentColumns(NamedTuple):
-    """Fields of a `StepBatch`, under the same names."""
-
-    table_offsets: IntArray
-    prefix_lens: IntArray
-    offsets: IntArray
-    is_chain: NDArray[np.bool_]
-    tree_offsets: IntArray
-    num_written: IntArray
+    step_fields(step, np.zeros((1, scratch_words(1, 1, 1)), np.float32))
 
 
 def make_segments(batch: StepBatch) -> tuple[Table, int]:
     """The segments, int64 [B, 7] with the columns above; and the most keys that a segment has."""
-    return _fill_segments(
+    return fill_segments(
         SegmentColumns(
             batch.table_offsets,
             batch.prefix_lens,
@@ -202,55 +168,6 @@ def make_segments(batch: StepBatch) -> tuple[Table, int]:
             batch.num_written,
         )
     )
-
-
-@nb.njit(cache=True)
-def _fill_segments(columns: SegmentColumns) -> tuple[Table, int]:
-    num_segments, num_keys = len(columns.prefix_lens), 0
-    segments = np.empty((num_segments, 7), np.int64)
-    for segment in range(num_segments):
-        segments[segment, FIRST_BLOCK] = columns.table_offsets[segment]
-        segments[segment, PREFIX_LEN] = columns.prefix_lens[segment]
-        segments[segment, FIRST_ROW] = columns.offsets[segment]
-        segments[segment, NUM_ROWS] = columns.offsets[segment + 1] - columns.offsets[segment]
-        segments[segment, IS_CHAIN] = columns.is_chain[segment]
-        segments[segment, FIRST_NODE] = columns.tree_offsets[segment]
-        segments[segment, NUM_WRITTEN] = columns.num_written[segment]
-        tree_size = columns.tree_offsets[segment + 1] - columns.tree_offsets[segment]
-        num_keys = max(num_keys, columns.prefix_lens[segment] + tree_size)
-    return segments, num_keys
-
-
-@nb.njit(cache=True)
-def make_tiles(segments: Table, group: int) -> Table:
-    """int64 [T, 3]: tiles of all (row, head) pairs of every segment, for one kv head."""
-    num_tiles = 0
-    for segment in range(len(segments)):
-        num_tiles += (segments[segment, NUM_ROWS] * group + TILE_ROWS - 1) // TILE_ROWS
-    tiles = np.empty((num_tiles, 3), np.int64)
-    tile = 0
-    for segment in range(len(segments)):
-        num_pairs = segments[segment, NUM_ROWS] * group
-        for first in range(0, num_pairs, TILE_ROWS):
-            tiles[tile, TILE_SEGMENT] = segment
-            tiles[tile, TILE_FIRST] = first
-            tiles[tile, TILE_PAIRS] = min(TILE_ROWS, num_pairs - first)
-            tile += 1
-    return tiles
-
-
-@nb.njit(cache=True)
-def _step_fields(step: StepTable, scratch: NDArray[np.float32]) -> Table:
-    """The fields with the addresses and lengths of a step's arrays."""
-    fields = np.empty(NUM_FIELDS, np.int64)
-    fields[SEGMENTS], fields[NUM_SEGMENTS] = step.segments.ctypes.data, len(step.segments)
-    fields[TILES], fields[NUM_TILES] = step.tiles.ctypes.data, len(step.tiles)
-    fields[TABLES], fields[NUM_TABLE_BLOCKS] = step.blocks_T.ctypes.data, len(step.blocks_T)
-    fields[WRITE_SLOTS], fields[NUM_SLOTS] = step.write_slots_M.ctypes.data, len(step.write_slots_M)
-    fields[PARENTS], fields[POSITIONS] = step.parents_P.ctypes.data, step.positions_P.ctypes.data
-    fields[NUM_NODES] = len(step.parents_P)
-    fields[SCRATCH], fields[ROOM_WORDS] = scratch.ctypes.data, scratch.shape[1]
-    return fields[SEGMENTS:]
 
 
 def _layer_tables(specs: Sequence[LayerSpec], store: KvStore) -> LayerTables:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import version
-from pathlib import Path
 
-from decoding.attention.lanes import has_feature
-from decoding.core.process.machine import cores
+from decoding.kernels.processor import has_feature, multiplies_bytes, processor_name
+from decoding.process.machine import cores
 
 VECTORS = {"avx2": "AVX2", "avx512f": "AVX-512", "amx-tile": "AMX"}  # by LLVM's names, narrowest first
 
@@ -23,13 +22,8 @@ def describe_machine() -> str:
 
 def _processor() -> str:
     """Its name and the widest vectors it has, with VNNI where it has that, which decide how quick products are."""
-    path, name = Path("/proc/cpuinfo"), platform.processor() or platform.machine()
-    if path.is_file():
-        for line in path.read_text().splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
+    name = processor_name() or platform.machine()
     has = [shown for feature, shown in VECTORS.items() if has_feature(feature)][-1:]
-    if has_feature("avx512vnni") or has_feature("avxvnni"):
+    if multiplies_bytes():
         has.append("VNNI")
     return f"{name} ({', '.join(has)})" if has else name

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from decoding.cache.prefix_index import PrefixIndex, block_digest
 from decoding.cache.state_pool import StatePool
-from decoding.config import BLOCK_LEN as BLOCK_LEN
 from decoding.core.tree import IntArray
+from decoding.kernels.layout import BLOCK_LEN as BLOCK_LEN
 
 NO_NAMESPACE = b""
 _NO_BLOCKS: IntArray = np.empty(0, np.int32)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockTable
 from decoding.cache.state_pool import CarriedStates, SequenceState
-from decoding.core.files.toolchain import why_no_triton
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
+from decoding.kernels.gpu.card import has_kernels
 
 # Shape suffixes: P planes (layers of one shape), B blocks, S slots of a block (16), H kv heads, D key width,
 # V value width, T rows of a sequence, M rows of a step.
@@ -160,9 +160,9 @@ class KvStore:
 
 
 def _mover_on(device: torch.device) -> MoveAll:
-    if device.type != "cuda" or why_no_triton() is not None:
+    if not has_kernels(device):
         return _gather_and_scatter
-    from decoding.cache.moves import move_rows  # Triton may not be installed elsewhere
+    from decoding.kernels.gpu.moves import move_rows  # Triton may not be installed elsewhere
 
     return move_rows
 

@@ -19,6 +19,7 @@ from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvStore
 from decoding.core.tree import IntArray
+from decoding.kernels.cpu.trees import trunk_len
 
 # Shape suffixes: T padded tokens, L padded tokens that need logits, B padded segments (as many as tokens), P nodes of
 # the segments' trees, C room for block tables, W room for an attention backend's own list.
@@ -233,17 +234,6 @@ def _fill(step: HostStep, packed: Packed, num_rows: int, trash_slot: int) -> int
     for segment in range(num_segments):
         _fill_segment(step, packed, segment)
     return len(packed.blocks_T)
-
-
-@nb.njit(cache=True)
-def trunk_len(parents: IntArray) -> int:
-    """The length of a tree's leading chain that all later nodes descend from."""
-    trunk = 0
-    while trunk < len(parents) and parents[trunk] == trunk - 1:
-        trunk += 1
-    for node in range(trunk, len(parents)):
-        trunk = min(trunk, parents[node] + 1)
-    return trunk
 
 
 @nb.njit(cache=True)

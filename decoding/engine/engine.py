@@ -13,7 +13,6 @@ import torch
 from decoding.cache.batch import pack
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.events import Finished, PromptLogprobs, Tokens
-from decoding.core.process.machine import resident_bytes
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import EngineStats, RequestStats
 from decoding.costs.pricing import Pricing, Rate, losses
@@ -27,6 +26,7 @@ from decoding.engine.step_result import StepResult
 from decoding.engine.tally import StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.model.refusal import is_device_error
+from decoding.process.machine import resident_bytes
 from decoding.stores.session_store import SessionLimits, SessionStore
 
 GRAMMAR_PATIENCE = 0.02  # seconds that a step waits for a grammar when nothing else is to be done

@@ -21,8 +21,8 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from decoding.core.process.machine import address_bytes, limit_addresses
 from decoding.errors import ConfigError
+from decoding.process.machine import address_bytes, limit_addresses
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
 WRAPPERS_FIELDS = ("dtype", "quantization_config", "bos_token_id", "eos_token_id", "pad_token_id")

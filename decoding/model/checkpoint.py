@@ -20,8 +20,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from decoding.config import BUNDLED_MODEL, Attention, EngineConfig
-from decoding.core.files.toolchain import why_no_triton
 from decoding.errors import ConfigError
+from decoding.kernels.gpu.card import capability, card_name
+from decoding.kernels.gpu.toolchain import why_no_triton
 from decoding.model.blueprint import CONTEXT_NAMES, read_config
 from decoding.model.files.gguf_place import gguf_paths, small_files
 from decoding.model.refusal import refusing
@@ -170,8 +171,8 @@ def device_name(device: torch.device) -> str:
     """The kind of device and the version of its libraries: another one rounds otherwise, and takes other times."""
     if device.type != "cuda":
         return device.type
-    major, minor = torch.cuda.get_device_capability(device)
-    return f"{torch.cuda.get_device_name(device)} {major}.{minor}, CUDA {torch.version.cuda}"
+    major, minor = capability(device)
+    return f"{card_name(device)} {major}.{minor}, CUDA {torch.version.cuda}"
 
 
 def identity(model: PreTrainedModel, content: str = "") -> str:

@@ -5,7 +5,6 @@ Knows nothing of how they are measured. Invariant: a file that cannot be read or
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import platform
@@ -15,7 +14,8 @@ from typing import TypeVar
 import msgspec
 
 from decoding.core.files.output import replace_file
-from decoding.core.process.machine import cores
+from decoding.kernels.processor import processor_name
+from decoding.process.machine import cores
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +61,4 @@ class KeptTimings:
 
 def machine() -> str:
     """The processor, and the number of cores that this process may use."""
-    name = platform.processor()
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line for line in lines if line.startswith("model name")), name)
-    return f"{platform.machine()} {name} {cores().usable}"
+    return f"{platform.machine()} {processor_name()} {cores().usable}"

@@ -21,8 +21,8 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from decoding.config import EngineConfig
-from decoding.core.files.toolchain import why_no_triton
 from decoding.errors import ConfigError, listed
+from decoding.kernels.gpu.card import has_kernels
 from decoding.model.blueprint import num_tensors, num_weights, read_config
 from decoding.model.files.gguf_file import GgufFile, read_gguf
 from decoding.model.files.gguf_model import weights_of
@@ -58,7 +58,7 @@ def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, Pack
     resolved. Raises ConfigError with a message that continues "model ... cannot be loaded: ", and what transformers
     raises."""
     dtype, device = getattr(torch, config.dtype), torch.device(config.device)
-    by_triton = multiplies_packed(device)
+    by_triton = has_kernels(device)
     target = Target(dtype, device, by_triton or can_pack(device, dtype), by_triton)
     paths = gguf_paths(config.model, config.gguf_file, config.revision)
     if not paths:
@@ -78,11 +78,6 @@ def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, Pack
         return load_weights(folder, blueprint, dtype, origin, device), UNPACKED
     _refuse_rounding(config)
     return load_gguf(read_gguf(paths), folder, target)
-
-
-def multiplies_packed(device: torch.device) -> bool:
-    """Whether Triton's kernels multiply packed weights there."""
-    return device.type == "cuda" and torch.cuda.is_available() and why_no_triton() is None
 
 
 def packed_kinds(config: EngineConfig) -> set[tuple[int, int]]:

@@ -9,8 +9,8 @@ import torch
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
-from decoding.core.process.machine import memory_left, resident_bytes
 from decoding.errors import ConfigError
+from decoding.process.machine import memory_left, resident_bytes
 
 PACKED_BYTES = 5 / 8  # of a weight of four bits, with its share of scales and minima
 CPU_SHARE, DEVICE_SHARE = 0.5, 0.85  # of the memory that is free after the models are loaded

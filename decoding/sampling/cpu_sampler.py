@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.core.tree import DraftTree, IntArray, Verdict
-from decoding.sampling.law import Law, nucleus
-from decoding.sampling.logits_row import checked_highest, first_at_least, highest_key, key_of
-from decoding.sampling.noise import MAX_NOISE, fill_words, gumbel, gumbel_of_word, noise_bound
+from decoding.kernels.cpu.sampling.noise import MAX_NOISE, fill_words, gumbel, gumbel_of_word, noise_bound
+from decoding.kernels.cpu.sampling.row import first_at_least, highest_key, key_of
+from decoding.sampling.law import Law, checked_highest, nucleus
 from decoding.sampling.verify import NO_NODE, child_of
 
 CHUNK = 256  # tokens whose noise is drawn at once

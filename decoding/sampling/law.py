@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from decoding.core.ranking import ranked
 from decoding.core.sampling_params import SamplingParams
-from decoding.sampling.logits_row import mass, num_at_least, tokens_at_least
+from decoding.errors import BrokenLogits
+from decoding.kernels.cpu.sampling.row import highest, mass, num_at_least, tokens_at_least
 
 SIGNIFICANT_GAP = 8.0  # the search for a nucleus starts with tokens within so many nats of the best
 _WHOLE_GAP = 10240.0  # and ends with so many: what is less likely is never drawn
@@ -34,6 +35,15 @@ class Law(NamedTuple):
 def law_of(asked: SamplingParams) -> Law:
     """The law of a request, with every number in the type that the kernels are compiled for."""
     return Law(float(asked.temperature), asked.top_k, float(asked.top_p), float(asked.min_p), np.uint64(asked.seed))
+
+
+@nb.njit(cache=True)
+def checked_highest(row: NDArray[np.float32], position: int) -> np.float32:
+    """`highest`, but raises BrokenLogits if no token can be drawn from the row. position: of that token."""
+    best = highest(row)
+    if np.isnan(best):
+        raise BrokenLogits(position)
+    return best
 
 
 @nb.njit(cache=True)

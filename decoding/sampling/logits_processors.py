@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
+from decoding.kernels.cpu.sampling.edits import BadWords, Penalties, add_bias, forbid_bad_words, forbid_unset, penalise
 from decoding.sampling.grammar.matcher import GrammarMatcher
-from decoding.sampling.logits_kernel import BadWords, Penalties, add_bias, forbid_bad_words, forbid_unset, penalise
-from decoding.sampling.logits_row import checked_highest
+from decoding.sampling.law import checked_highest
 
 # Shape suffixes: V vocabulary, W words of a bit mask, E entries
 

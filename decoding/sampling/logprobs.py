@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.core.tree import IntArray
-from decoding.sampling.logits_row import highest, mass
+from decoding.kernels.cpu.sampling.row import highest, mass
 from decoding.sampling.top_tokens import top_tokens
 
 

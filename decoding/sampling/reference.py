@@ -10,8 +10,8 @@ import math
 import torch
 
 from decoding.errors import BrokenLogits
+from decoding.kernels.cpu.sampling.noise import gumbel_rows
 from decoding.sampling.law import Law
-from decoding.sampling.noise import gumbel_rows
 
 # Shape suffix: V vocabulary
 

@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.core.tree import DraftTree, IntArray
-from decoding.sampling.law import Law, nucleus
-from decoding.sampling.logits_row import checked_highest
-from decoding.sampling.noise import uniform
+from decoding.kernels.cpu.sampling.noise import uniform
+from decoding.sampling.law import Law, checked_highest, nucleus
 
 ACCEPT_STREAM, LAST_STREAM = 2, 3  # noise streams of the tests, and of the token drawn when all tests fail
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import torch
 
+from decoding.kernels.gpu.card import has_kernels
 from decoding.sampling.asked import Asked, Drawn
-from decoding.sampling.device.availability import has_kernels
 from decoding.sampling.sampler import HostSampler
 
 

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.core.top_tokens import TopTokens
-from decoding.sampling.device.availability import has_kernels
-from decoding.sampling.logits_row import KEY_OF_MINUS_INFINITY, highest_key, key_of, mass
+from decoding.kernels.cpu.sampling.row import KEY_OF_MINUS_INFINITY, highest_key, key_of, mass
+from decoding.kernels.gpu.card import has_kernels
 
 # Shape suffixes: R rows, V vocabulary, K most likely tokens
 BLOCK = 64  # most blocks of so many tokens hold none of the best, so that one comparison skips them

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from decoding.core.kernel_cache import is_complete
-from decoding.core.process.parent import end_with
 from decoding.engine.compiling.compiler import Compiler
+from decoding.kernels.cache import is_complete
+from decoding.process.parent import end_with
 from decoding.worker.allocator import settle_allocator
 from decoding.worker.arguments import WorkerArguments, read_arguments
 from decoding.worker.patience import patiently

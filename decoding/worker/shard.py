@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from decoding.core.process.parent import end_with
+from decoding.process.parent import end_with
 from decoding.worker.allocator import settle_allocator
 
 if __name__ == "__main__":

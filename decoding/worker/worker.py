@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from decoding.config import EngineConfig
-from decoding.core.kernel_cache import kernel_folder
-from decoding.core.process.parent import end_with_any, is_orphan
 from decoding.core.request import Request
 from decoding.core.stats import StepStats
 from decoding.engine.compiling.kernels import Kernels
@@ -27,7 +25,9 @@ from decoding.engine.engine import Engine
 from decoding.engine.fault import failed_by, rejected_by
 from decoding.engine.start import load_engine
 from decoding.errors import GanderError, RequestRejected
+from decoding.kernels.cache import kernel_folder
 from decoding.model.kept_timings import KeptTimings
+from decoding.process.parent import end_with_any, is_orphan
 from decoding.stores.session_store import SessionStore
 from decoding.worker import messages
 from decoding.worker.arguments import WorkerArguments

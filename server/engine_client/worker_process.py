@@ -19,7 +19,7 @@ import msgspec
 import zmq
 
 from decoding.config import EngineConfig
-from decoding.core.process.temporary_folder import TemporaryFolder
+from decoding.process.temporary_folder import TemporaryFolder
 from decoding.worker.messages import Batch, Beat, Drain, ToWorker
 from decoding.worker.running_file import read_running
 

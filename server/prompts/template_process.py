@@ -23,7 +23,7 @@ from typing import Any
 
 from jinja2 import Template
 
-from decoding.core.process.machine import address_bytes, limit_addresses
+from decoding.process.machine import address_bytes, limit_addresses
 from server.prompts.jinja_template import TemplateRefusal, compiled, rendered
 
 SECONDS = 2.0  # of processor time, for all templates to be compiled and for each rendering

@@ -83,7 +83,7 @@ def test_what_the_build_runs_of_ours_is_there() -> None:
 def test_the_image_for_gpus_has_the_compiler_that_triton_needs_and_tries_it() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
     assert re.search(r'test "\$\{DEVICE\}" = cpu \|\| .*apt-get install .* gcc libc6-dev', LAST_STAGE, re.DOTALL)
-    found = re.search(r"python -m (decoding\.core\.\S+)", LAST_STAGE)
+    found = re.search(r"python -m (decoding\.kernels\.\S+)", LAST_STAGE)
     assert found
     assert "TRITON_CACHE_DIR=/cache/triton" in LAST_STAGE
 
@@ -97,6 +97,6 @@ def test_trying_the_compiler_fails_where_there_is_none(tmp_path: Path, has_compi
     paths = os.environ["PATH"] if has_compiler else str(tmp_path / "bin")
     environment = os.environ | {"PATH": paths, "TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("CC", None)
-    command = [sys.executable, "-m", "decoding.core.files.toolchain"]
+    command = [sys.executable, "-m", "decoding.kernels.gpu.toolchain"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "needs a C compiler" in done.stderr) == ((0, False) if has_compiler else (1, True))

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from fastapi.routing import APIRoute
 
-from decoding.core.process.machine import Cores, cores, memory_left
+from decoding.process.machine import Cores, cores, memory_left
 from server.config import ServerSettings
 from server.endpoints import health, metrics, models, page, sessions, tokens
 from server.endpoints.chat import route as chat

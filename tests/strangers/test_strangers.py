@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from decoding.core.kernel_cache import base_folder
+from decoding.kernels.cache import base_folder
 from tests.strangers.machines import EACH, ROOT, RUNNING, TOGETHER, Machine
 
 PATIENCE = 600.0

@@ -14,10 +14,9 @@ import msgspec
 import torch
 
 from decoding.core.files.output import is_json_of, write_output
-from decoding.core.kernel_cache import kernel_folder
 from decoding.core.layer import LayerSpec
-
-INTERPRETER = "interpreter"
+from decoding.kernels.cache import kernel_folder
+from decoding.kernels.gpu import card
 
 
 class Tile(NamedTuple):
@@ -62,16 +61,11 @@ def head_name(layer: LayerSpec, dtype: torch.dtype) -> str:
     return f"{str(dtype).removeprefix('torch.')} {layer.group}x{layer.key_dim}x{layer.value_dim}"
 
 
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else INTERPRETER
-
-
 def tile_of(layer: LayerSpec, dtype: torch.dtype, device: torch.device) -> Tile:
     """The tile measured on such a device, else the table's."""
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
     width = padded_width(max(layer.key_dim, layer.value_dim))
-    kept = read_tiles(device_name(device)).get(head_name(layer, dtype))
-    return kept or default_tile(width, dtype.itemsize, capability)
+    kept = read_tiles(card.card_name(device)).get(head_name(layer, dtype))
+    return kept or default_tile(width, dtype.itemsize, card.capability(device))
 
 
 def read_tiles(name: str) -> dict[str, Tile]:

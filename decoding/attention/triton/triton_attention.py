@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 
 from decoding.attention.triton.constants import constants_of
-from decoding.attention.triton.kernels import Step, attend_tiles, merge_ranges, store_rows
 from decoding.attention.triton.tiles import Tile, tile_of
 from decoding.attention.triton.work import ALL_PARTIALS, MOST_PARTIALS, Kind, most_work, share_out
 from decoding.cache.batch import StepBatch
@@ -20,6 +19,8 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvStore
 from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, Work, WorkRoom, room_of
 from decoding.core.layer import LayerSpec
+from decoding.kernels.gpu.attention import Step, attend_tiles, merge_ranges, store_rows
+from decoding.kernels.gpu.card import num_processors
 
 # Shape suffixes: H query heads, K kv heads, N tokens and padding, D key width, V value width, B blocks, S slots of a
 # block, P partial sums.
@@ -51,9 +52,8 @@ class TritonAttention:
             for layer, tile, kind in zip(layers, tiles, kinds, strict=True)
         ]
         self._most_partials = ALL_PARTIALS if is_exact else MOST_PARTIALS
-        self._num_programs = INTERPRETED_PROGRAMS
-        if device.type == "cuda":
-            self._num_programs = PROGRAMS_EACH * torch.cuda.get_device_properties(device).multi_processor_count
+        processors = num_processors(device)
+        self._num_programs = INTERPRETED_PROGRAMS if processors is None else PROGRAMS_EACH * processors
         self._store: KvStore | None = None
         self._buffers: StepBuffers | None = None
 

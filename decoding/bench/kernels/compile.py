@@ -14,17 +14,17 @@ import torch
 import triton
 from triton.compiler import ASTSource
 
-from decoding.attention.triton import kernels
 from decoding.attention.triton.constants import constants_of
 from decoding.attention.triton.tiles import EXACT, Tile, default_tile, padded_width
 from decoding.bench.kernels.compiled import Compiled, compile_for
-from decoding.cache.moves import move
 from decoding.core.layer import LayerSpec
-from decoding.model.device.expert_kernels import add_chosen, lay_tiles, multiply_chosen
+from decoding.kernels.gpu import attention as kernels
+from decoding.kernels.gpu.experts import add_chosen, lay_tiles, multiply_chosen
+from decoding.kernels.gpu.moves import move
+from decoding.kernels.gpu.products import Operands, add_parts, mean, multiply
+from decoding.kernels.gpu.rows import gate, normalise, rotate_and_store
 from decoding.model.device.grouped_experts import added_in, chosen_in, expert_tile, laid_in
 from decoding.model.device.layers.device_layer import Norm, gated_in, normalised_in, rotated_in
-from decoding.model.device.layers.layer_kernels import gate, normalise, rotate_and_store
-from decoding.model.device.product_kernels import Operands, add_parts, mean, multiply
 from decoding.model.device.row_exact import (
     ADDED,
     LEAST_PART,

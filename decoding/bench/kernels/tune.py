@@ -15,7 +15,7 @@ import torch
 from triton import testing
 from triton.runtime.errors import OutOfResources
 
-from decoding.attention.triton.tiles import Tile, device_name, head_name, keep_tiles
+from decoding.attention.triton.tiles import Tile, head_name, keep_tiles
 from decoding.attention.triton.triton_attention import TritonAttention
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.block_pool import num_blocks_for
@@ -23,6 +23,7 @@ from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvStore
 from decoding.config import EngineConfig
 from decoding.core.layer import LayerSpec
+from decoding.kernels.gpu.card import card_name
 from decoding.model.target_model import TargetModel
 
 CONTEXT, REQUESTS, NODES, CHUNK = 4096, 8, 16, 128  # the timed step: trees after contexts, and one prompt chunk
@@ -83,7 +84,7 @@ def main(model: str) -> None:
     tiles = {name: tune(layer, target.dtype, target.device) for name, layer in layers.items()}
     for name, tile in tiles.items():
         print(f"{name}: {tile}")  # noqa: T201
-    print(f"kept in {keep_tiles(device_name(target.device), tiles)}")  # noqa: T201
+    print(f"kept in {keep_tiles(card_name(target.device), tiles)}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from decoding.bench.peers.rounds import OURS
-from decoding.core.process.machine import cores
+from decoding.process.machine import cores
 from decoding.training.public_prompts import PROMPT_SETS
 
 CHILDREN = Path(__file__).parent / "children"

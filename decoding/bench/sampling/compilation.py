@@ -12,7 +12,7 @@ from typing import Any
 from triton.compiler import ASTSource
 
 from decoding.bench.kernels.compiled import Compiled, compile_for
-from decoding.sampling.device import draw, edit, scan, walk
+from decoding.kernels.gpu.sampling import draw, edit, scan, walk
 from decoding.sampling.device.launch import BLOCK, ENTRIES, FEWEST_NODES
 
 FLOATS = {"logits", "edited", "masses", "noisy", "values"}

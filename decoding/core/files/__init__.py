@@ -1,1 +1,1 @@
-"""Files that outlive a process: how they are replaced, and whose they are; and what compiles some of them."""
+"""Files that outlive a process: how they are replaced, and whose they are."""

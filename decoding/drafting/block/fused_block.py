@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from decoding.attention.exact import ExactAttention
-from decoding.attention.program import MOST_ROWS, Rooms
-from decoding.attention.step_table import Table
 from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec
 from decoding.drafting.block.block_step import Block, block_step, tables_of
 from decoding.drafting.block.network import BlockHead
+from decoding.kernels.cpu.attention.step_table import Table
+from decoding.kernels.cpu.program import MOST_ROWS, Rooms
 from decoding.model.layers.fuse import parts_of
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.layers.stack import Head, StackProgram

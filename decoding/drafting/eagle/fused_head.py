@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from decoding.attention import exact_kernel
 from decoding.attention.exact import ExactPlan
-from decoding.attention.program import NUM_ROWS, SOURCE, TARGET, Call, Program, Rooms
 from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
 from decoding.drafting.eagle.network import EagleHead
 from decoding.drafting.mtp.network import MtpHead
+from decoding.kernels.cpu.attention import exact as exact_kernel
+from decoding.kernels.cpu.program import NUM_ROWS, SOURCE, TARGET, Call, Program, Rooms
+from decoding.kernels.cpu.rows import COSINES, IDS, SINES, add_floats, add_halves, look_up
 from decoding.model.layers.decoder_layer import LayerCalls, Parts
 from decoding.model.layers.fuse import parts_of
 from decoding.model.layers.norms import FusedRmsNorm
-from decoding.model.layers.row_kernels import COSINES, IDS, SINES, add_floats, add_halves, look_up
 from decoding.model.layers.stack import embedding_call
 from decoding.model.linear.grouped import GroupedEmbedding
 from decoding.model.rowwise.row_safe import RotaryTable

@@ -18,9 +18,9 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.tree import frontier, nodes
-from decoding.drafting.tree.by_address import Kept, Layout
 from decoding.drafting.tree.candidates import COUPLED, DraftLaw, draft_law
 from decoding.drafting.tree.nodes import Nodes
+from decoding.kernels.cpu.by_address import Kept, Layout
 from decoding.stores.acceptance_model import AcceptanceModel, Levels, below, unmeasured_model
 from decoding.stores.context import MAX_SUFFIX, ContextArrays, ContextIndex
 from decoding.stores.evidence import NUM_SOURCES

@@ -25,7 +25,7 @@ from decoding.drafting.one_tree.buffers import (
     read_buffers,
 )
 from decoding.drafting.tree.candidates import DraftLaw, Expected, temper
-from decoding.sampling.noise import exponential
+from decoding.kernels.cpu.sampling.noise import exponential
 from decoding.stores.acceptance_model import chance_of, stances_of
 from decoding.stores.context import BY_OCCURRENCES, find_match
 from decoding.stores.evidence import (

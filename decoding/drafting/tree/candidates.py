@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.tree import Draws
+from decoding.kernels.cpu.sampling.noise import gumbel
 from decoding.sampling.law import law_of
-from decoding.sampling.noise import gumbel
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS
 
 COUPLED, INDEPENDENT, DETERMINISTIC = 0, 1, 2

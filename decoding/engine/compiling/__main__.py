@@ -7,8 +7,8 @@ import argparse
 import os
 import sys
 
-from decoding.core.process.parent import end_with
 from decoding.engine.compiling.groups import ATTENTION, methods, run_group
+from decoding.process.parent import end_with
 
 POLITE = 10  # on the scale of `nice`, once requests may run beside
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from decoding.core.process.machine import cores
+from decoding.process.machine import cores
 
 
 class Compiler:

@@ -35,10 +35,10 @@ def run_group(name: str) -> None:
         for module in (sampler, top_tokens, logprobs, logits_processors, prediction):
             module.warm_up()
     elif name.startswith(WEIGHTS):
-        from decoding.attention.program import compiled
-        from decoding.model.linear.grouped_kernel.lookup import look_up_groups
-        from decoding.model.linear.grouped_kernel.multiplying import SHARES
-        from decoding.model.linear.grouped_kernel.records import round_blocks
+        from decoding.kernels.cpu.products.grouped.lookup import look_up_groups
+        from decoding.kernels.cpu.products.grouped.multiplying import SHARES
+        from decoding.kernels.cpu.products.grouped.records import round_blocks
+        from decoding.kernels.cpu.program import compiled
 
         bits, width = map(int, name.split("-")[1:])
         for share in (SHARES[bits, width], round_blocks, look_up_groups):

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Collection
 from threading import Thread
 
-from decoding.core.kernel_cache import is_complete, note_complete
 from decoding.engine.compiling.compiler import Compiler, compile_side_by_side
 from decoding.engine.compiling.groups import ATTENTION, PLAIN, methods, run_group, weights_group
+from decoding.kernels.cache import is_complete, note_complete
 
 logger = logging.getLogger("gander.engine")
 

@@ -14,10 +14,10 @@ import torch
 import triton
 from torch import nn
 
-from decoding.model.device.expert_kernels import add_chosen, lay_tiles, multiply_chosen
+from decoding.kernels.gpu.experts import add_chosen, lay_tiles, multiply_chosen
+from decoding.kernels.gpu.products import Operands
 from decoding.model.device.packed_linear import PackedDeviceLinear
 from decoding.model.device.packed_matrix import PackedMatrix
-from decoding.model.device.product_kernels import Operands
 from decoding.model.device.row_exact import (
     NO_FUSION,
     ProductTile,

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from decoding.kernels.layout import HALF_TILE
 from decoding.model.linear.grouped import HAS_MINIMA, factors_of, zero_point
 from decoding.model.linear.groups import Groups
 
 # Shape suffixes: M rows, O outputs, I input width, G groups, N bytes.
-HALF_TILE = 32  # inputs, whose 4-bit codes are the low or the high halves of as many bytes
 TILE = 2 * HALF_TILE  # inputs that the kernel multiplies at a time
 PAIR_BYTES, FACTOR_BYTES = 4, 4  # of a group's scale and minimum; of an output's factor
 

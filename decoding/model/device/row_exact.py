@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 import triton
 
+from decoding.kernels.gpu.card import num_processors
+from decoding.kernels.gpu.products import Operands, add_parts, mean, multiply
 from decoding.model.device.packed_matrix import TILE, PackedMatrix
-from decoding.model.device.product_kernels import Operands, add_parts, mean, multiply
 from decoding.model.rowwise.replaced_functions import Replacements
 
 # Shape suffixes: M rows, I input width, O output width, P parts.
@@ -78,7 +79,7 @@ def _product(
     rows_MI = input.reshape(-1, width).contiguous()
     num_rows = len(rows_MI)
     out_MO = rows_MI.new_empty(num_rows, num_outputs)
-    parts = parts_of(num_outputs, width, tile, _num_processors(input.device))
+    parts = parts_of(num_outputs, width, tile, num_processors(input.device) or INTERPRETED_PROCESSORS)
     is_whole = num_rows > FEW_ROWS or parts == 1
     sums_PMO = out_MO if is_whole else rows_MI.new_empty(parts, num_rows, num_outputs, dtype=torch.float32)
     num_tiles = -(-num_rows // tile.tokens) * -(-num_outputs // tile.outputs)
@@ -156,12 +157,6 @@ def _rms_norm(
 
 def _addmm(input: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, **options: Any) -> torch.Tensor | None:
     return None if options or input.dim() != 1 else linear(rows, columns.t(), input)
-
-
-def _num_processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return INTERPRETED_PROCESSORS
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 REPLACED: Replacements = {

@@ -12,10 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from decoding.attention.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms, compiled
-from decoding.model.experts.gates import GateKernel
-from decoding.model.experts.interface import experts_of
-from decoding.model.experts.kernels import (
+from decoding.kernels.cpu.experts import (
     MOST_MOVES,
     SHARES,
     add_up_floats,
@@ -24,6 +21,9 @@ from decoding.model.experts.kernels import (
     run_chosen,
     sort_rows,
 )
+from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms, compiled
+from decoding.model.experts.gates import GateKernel
+from decoding.model.experts.interface import experts_of
 from decoding.model.experts.panel_linear import PanelLinear, fits_panels
 from decoding.model.experts.separate import SeparateExperts
 from decoding.model.linear.grouped import GroupedLinear

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from decoding.attention.program import Call, one_thread
-from decoding.model.experts.kernels import clamp_gate_floats, clamp_gate_halves
+from decoding.kernels.cpu.experts import clamp_gate_floats, clamp_gate_halves
+from decoding.kernels.cpu.program import Call, one_thread
 from decoding.model.layers.activations import FusedSilu
 
 # Shape suffixes: M rows, N inner width.

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
-from decoding.attention.lanes import has_feature
-from decoding.attention.program import MOST_ROWS, Call, Rooms
-from decoding.model.linear.panel_kernel import PANEL, STEP_BYTES
+from decoding.kernels.cpu.products.panels import PANEL, STEP_BYTES
+from decoding.kernels.cpu.program import MOST_ROWS, Call, Rooms
+from decoding.kernels.processor import multiplies_halves
 from decoding.model.linear.panels import Panels
 
 # Shape suffixes: O outputs, I input width, P panels, S steps.
@@ -45,7 +45,7 @@ class PanelLinear(nn.Module):
 
 def has_panels(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this processor multiplies panels of `dtype`."""
-    is_known = dtype == torch.float32 or (dtype == torch.bfloat16 and has_feature("avx512bf16"))
+    is_known = dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies_halves())
     return device.type == "cpu" and is_known
 
 

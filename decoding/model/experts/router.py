@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from decoding.attention.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms
-from decoding.model.experts.kernels import TARGET_SHARES, route_floats, route_halves
+from decoding.kernels.cpu.experts import TARGET_SHARES, route_floats, route_halves
+from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms
 from decoding.model.experts.panel_linear import PanelLinear, fits_panels
 
 # Shape suffixes: M rows, E model width, X experts, K experts of a row.

@@ -19,8 +19,8 @@ from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
-from decoding.core.kernel_cache import base_folder
 from decoding.errors import ConfigError, listed
+from decoding.kernels.cache import base_folder
 from decoding.model.files.gguf_config import config_of, token_ids
 from decoding.model.files.gguf_file import MAGIC, SPLIT_NAME, read_gguf
 from decoding.model.files.gguf_tokenizer import tokenizer_config, tokenizer_text

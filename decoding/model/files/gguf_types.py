@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from decoding.model.files.gguf_codes import codes_of, five_bits, four_bits, q4_k, q5_k, q6_k, six_bits
+from decoding.kernels.cpu.gguf_codes import codes_of, five_bits, four_bits, q4_k, q5_k, q6_k, six_bits
 from decoding.model.linear.groups import Groups
 
 # Shape suffixes: N blocks, O outputs, I input width.

@@ -16,15 +16,15 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from decoding.attention.program import one_thread
-from decoding.core.process.machine import cores
 from decoding.errors import ConfigError, listed
+from decoding.kernels.cpu.program import one_thread
 from decoding.model.experts.gates import gate_of, kernel_of
 from decoding.model.experts.interface import adopt
 from decoding.model.experts.separate import ExpertLayers, SeparateExperts
 from decoding.model.files.weight import DenseWeight, PackedWeight, Target, Weight
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
 from decoding.model.weights import check_numbers
+from decoding.process.machine import cores
 
 EXPERTS = ("gate_proj", "up_proj", "down_proj")
 

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.activations import SiLUActivation
 
-from decoding.attention.program import Call, Team
-from decoding.model.layers.row_kernels import NUM_FIELDS, gate_floats, gate_halves
+from decoding.kernels.cpu.program import Call, Team
+from decoding.kernels.cpu.rows import NUM_FIELDS, gate_floats, gate_halves
 from decoding.model.rowwise.replaced_functions import Replacements
 
 ALONE_NUMBERS = 1 << 14  # for no more numbers, waking another thread costs more than it saves

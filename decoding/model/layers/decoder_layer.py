@@ -12,14 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from decoding.attention import exact_kernel
 from decoding.attention.exact import ExactPlan
-from decoding.attention.program import SOURCE, TARGET, Call, Program, Rooms
 from decoding.core.layer import LayerSpec
-from decoding.model.layers.form import StandIn
-from decoding.model.layers.mlp import Linear, Mlp, linear_phases
-from decoding.model.layers.norms import FusedRmsNorm
-from decoding.model.layers.row_kernels import (
+from decoding.kernels.cpu.attention import exact as exact_kernel
+from decoding.kernels.cpu.program import SOURCE, TARGET, Call, Program, Rooms
+from decoding.kernels.cpu.rows import (
     COSINES,
     SINES,
     add_floats,
@@ -27,6 +24,9 @@ from decoding.model.layers.row_kernels import (
     rotate_floats,
     rotate_halves,
 )
+from decoding.model.layers.form import StandIn
+from decoding.model.layers.mlp import Linear, Mlp, linear_phases
+from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.seam import Seam
 
 

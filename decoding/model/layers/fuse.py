@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from decoding.attention.program import MOST_ROWS, Rooms
 from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
+from decoding.kernels.cpu.program import MOST_ROWS, Rooms
 from decoding.model.experts.fused import runner_of
 from decoding.model.experts.router import FusedRouter
 from decoding.model.layers.activations import FusedSilu

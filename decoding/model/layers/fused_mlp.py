@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from decoding.attention.program import SOURCE, TARGET, Program, Rooms
+from decoding.kernels.cpu.program import SOURCE, TARGET, Program, Rooms
 from decoding.model.layers.mlp import GatedMlp
 
 

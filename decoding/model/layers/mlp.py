@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from decoding.attention.program import MOST_ROWS, Call, Rooms
+from decoding.kernels.cpu.program import MOST_ROWS, Call, Rooms
 from decoding.model.experts.fused import FusedExperts
 from decoding.model.experts.router import FusedRouter
 from decoding.model.layers.activations import FusedSilu

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from decoding.attention.program import Call, Team
-from decoding.model.layers.row_kernels import NUM_FIELDS, normalise_floats, normalise_halves
+from decoding.kernels.cpu.program import Call, Team
+from decoding.kernels.cpu.rows import NUM_FIELDS, normalise_floats, normalise_halves
 
 # Shape suffixes: M rows, E width.
 TRIAL_ROWS = 8

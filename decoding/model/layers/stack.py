@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from decoding.attention.exact import ExactPlan
-from decoding.attention.exact_kernel import attend
-from decoding.attention.program import NUM_ROWS, TARGET, Call, Program, Rooms
-from decoding.attention.step_table import Table
 from decoding.core.layer import LayerSpec
+from decoding.kernels.cpu.attention.exact import attend
+from decoding.kernels.cpu.attention.step_table import Table
+from decoding.kernels.cpu.program import NUM_ROWS, TARGET, Call, Program, Rooms
+from decoding.kernels.cpu.rows import COSINES, IDS, SINES, look_up
 from decoding.model.features import FeatureTap
 from decoding.model.layers.decoder_layer import FusedLayer, LayerCalls, Parts
 from decoding.model.layers.norms import FusedRmsNorm
-from decoding.model.layers.row_kernels import COSINES, IDS, SINES, look_up
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
 from decoding.model.linear.int8 import Int8Linear
 from decoding.model.linear.packed import PackedLinear

@@ -14,16 +14,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from decoding.attention.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
-from decoding.model.linear.grouped_kernel.layout import BLOCK, ROW_RECORD, STEPS, Layout
-from decoding.model.linear.grouped_kernel.lookup import NUM_FIELDS as NUM_LOOKING_FIELDS
-from decoding.model.linear.grouped_kernel.lookup import look_up_groups
-from decoding.model.linear.grouped_kernel.multiplying import NUM_FIELDS, SHARES
-from decoding.model.linear.grouped_kernel.packing import pack_codes
-from decoding.model.linear.grouped_kernel.records import NUM_FIELDS as NUM_ROUNDING_FIELDS
-from decoding.model.linear.grouped_kernel.records import round_blocks
+from decoding.kernels.cpu.products.grouped.layout import BLOCK, ROW_RECORD, STEPS, Layout
+from decoding.kernels.cpu.products.grouped.lookup import NUM_FIELDS as NUM_LOOKING_FIELDS
+from decoding.kernels.cpu.products.grouped.lookup import look_up_groups
+from decoding.kernels.cpu.products.grouped.multiplying import NUM_FIELDS, SHARES
+from decoding.kernels.cpu.products.grouped.packing import pack_codes
+from decoding.kernels.cpu.products.grouped.records import NUM_FIELDS as NUM_ROUNDING_FIELDS
+from decoding.kernels.cpu.products.grouped.records import round_blocks
+from decoding.kernels.cpu.products.panels import PANEL
+from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
 from decoding.model.linear.groups import Groups
-from decoding.model.linear.panel_kernel import PANEL
 from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
 
 # Shape suffixes: M rows, O outputs, I input width, G groups; P panels, B blocks, S steps, N bytes.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import pad
 
-from decoding.attention.program import Team
-from decoding.model.linear.rounding_kernel import NUM_FIELDS, round_weights
+from decoding.kernels.cpu.products.rounding import NUM_FIELDS, round_weights
+from decoding.kernels.cpu.program import Team
 
 # Shape suffixes: O outputs, I input width, G groups, N inputs of a group.
 GROUP_WIDTHS = (16, 32)

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from decoding.kernels.cpu.products.panels import PANEL
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
 from decoding.model.linear.groups import Groups, quantized, symmetric
 from decoding.model.linear.packed import linears_of
-from decoding.model.linear.panel_kernel import PANEL
 
 # Shape suffixes: O outputs, I input width, V vocabulary, E model width.
 BITS, BITS_OF_TOKENS = 4, 6  # errors of the head and the embedding weigh more: no later layer evens them out

@@ -11,9 +11,7 @@ import ctypes
 import torch
 from torch import nn
 
-from decoding.attention.lanes import has_feature
-from decoding.attention.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
-from decoding.model.linear.int8_kernel import (
+from decoding.kernels.cpu.products.int8 import (
     LARGEST,
     NUM_FIELDS,
     NUM_ROUNDING_FIELDS,
@@ -23,8 +21,10 @@ from decoding.model.linear.int8_kernel import (
     multiply_to_halves,
     round_rows,
 )
+from decoding.kernels.cpu.products.panels import PANEL, STEP_BYTES
+from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
+from decoding.kernels.processor import multiplies_bytes
 from decoding.model.linear.packed import can_pack, linears_of
-from decoding.model.linear.panel_kernel import PANEL, STEP_BYTES
 from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
 
 # Shape suffixes: M rows, I input width, O output width, P panels, S steps.
@@ -126,8 +126,7 @@ class Int8Linear(nn.Module):
 
 def can_round_to_int8(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the processor has int8 dot products, and can pack layers of `dtype` at all."""
-    has_instructions = has_feature("avx512vnni") or has_feature("avxvnni")
-    return device.type == "cpu" and has_instructions and can_pack(device, dtype)
+    return device.type == "cpu" and multiplies_bytes() and can_pack(device, dtype)
 
 
 def round_linears(model: nn.Module, but: str = "") -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from decoding.attention.program import Call, Rooms, one_thread
+from decoding.kernels.cpu.program import Call, Rooms, one_thread
 from decoding.model.linear.panels import Panels
 from decoding.model.linear.readers import choose_readers
 from decoding.model.linear.row_limit import exact_row_limit, run_in_pieces

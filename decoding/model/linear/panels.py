@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from decoding.attention.lanes import has_feature
-from decoding.attention.program import SOURCE, TARGET, Call, Team
-from decoding.model.linear.panel_kernel import (
+from decoding.kernels.cpu.products.panels import (
     NUM_FIELDS,
     PANEL,
     PANEL_BYTES,
@@ -22,6 +20,8 @@ from decoding.model.linear.panel_kernel import (
     multiply_floats,
     multiply_halves,
 )
+from decoding.kernels.cpu.program import SOURCE, TARGET, Call, Team
+from decoding.kernels.processor import multiplies_halves
 
 # Shape suffixes: M rows, I input width, O output width.
 TRIAL_ROWS, MOST_TRIAL_ROWS = 16, 512
@@ -102,7 +102,7 @@ def fitting_panels(
 
 def _can_read(packed: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype) -> bool:
     """Whether the tensor is large enough for panels of the weight, so that no address outside it is read."""
-    if dtype == torch.bfloat16 and not has_feature("avx512bf16"):
+    if dtype == torch.bfloat16 and not multiplies_halves():
         return False
     num_steps, rest = divmod(shape[1] * dtype.itemsize, STEP_BYTES)
     num_bytes, num_panels = torch.ops.mkldnn._nbytes(packed), -(-shape[0] // PANEL)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from decoding.attention.program import MOST_ROWS, one_thread
+from decoding.kernels.cpu.program import MOST_ROWS, one_thread
 from decoding.model.linear.panels import TRIAL_ROWS, Multiply, Panels, fitting_panels
 
 # Shape suffixes: M rows, I input width, O output width.

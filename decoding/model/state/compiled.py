@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from decoding.attention.lanes import LANES
-from decoding.attention.program import Team
-from decoding.model.state.reference import Job
-from decoding.model.state.step_walk import Walk
-from decoding.model.state.walk_kernel import (
+from decoding.kernels.cpu.lanes import LANES
+from decoding.kernels.cpu.program import Team
+from decoding.kernels.cpu.states.order import Walk
+from decoding.kernels.cpu.states.walk import (
     COUNTER,
     JOBS,
     NUM_COLUMNS,
@@ -24,6 +23,7 @@ from decoding.model.state.walk_kernel import (
     WALK_LEN,
     walk_share,
 )
+from decoding.model.state.reference import Job
 
 # Shape suffixes: N tokens and padding, H heads, K key width, V value width.
 PARALLEL_WORK = 1 << 17  # with fewer numbers of states to update, waking another thread costs more than it saves

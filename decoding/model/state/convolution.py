@@ -6,13 +6,13 @@ and no product is joined with a sum.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from decoding.kernels.cpu.states.convolution import convolve_floats
+
 # Shape suffixes: M rows, C channels, W inputs that a convolution looks back at, B segments.
-Floats = NDArray[np.float32]
 Places = NDArray[np.int64]
 
 
@@ -24,7 +24,7 @@ def convolve(
         out_MC = torch.empty_like(inputs_MC, memory_format=torch.contiguous_format)
         bias_C = np.empty(0, np.float32) if bias is None else bias.detach().numpy()
         numbers = inputs_MC.contiguous().numpy(), windows_BWC.contiguous().numpy(), weight.detach().numpy()
-        _convolve(*numbers[:2], places, numbers[2], bias_C, out_MC.numpy())
+        convolve_floats(*numbers[:2], places, numbers[2], bias_C, out_MC.numpy())
         return out_MC
     return convolve_in_torch(inputs_MC, windows_BWC, places, weight, bias)
 
@@ -54,33 +54,3 @@ def slide(target_WC: torch.Tensor, before_WC: torch.Tensor, inputs: torch.Tensor
         target_WC.copy_(inputs[len(inputs) - width :])
     else:
         target_WC.copy_(torch.cat([before_WC[len(inputs) :], inputs]))
-
-
-@nb.njit(cache=True)
-def _convolve(
-    inputs_MC: Floats, windows_BWC: Floats, places: Places, weight: Floats, bias_C: Floats, out_MC: Floats
-) -> None:
-    width = weight.shape[1] - 1
-    num_before = len(windows_BWC) * width
-    taps = np.empty((width + 1, len(weight)), np.float32)
-    for channel in range(len(weight)):
-        for tap in range(width + 1):
-            taps[tap, channel] = weight[channel, tap]
-    for row in range(len(out_MC)):
-        out_C = out_MC[row]
-        for tap in range(width + 1):
-            place = places[row, width - tap]
-            if place < num_before:
-                source_C = windows_BWC[place // width, place % width]
-            else:
-                source_C = inputs_MC[place - num_before]
-            taps_C = taps[tap]
-            if tap == 0:
-                for channel in range(len(out_C)):
-                    out_C[channel] = source_C[channel] * taps_C[channel]
-            else:
-                for channel in range(len(out_C)):
-                    out_C[channel] += source_C[channel] * taps_C[channel]
-        if len(bias_C):
-            for channel in range(len(out_C)):
-                out_C[channel] += bias_C[channel]

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from decoding.kernels.cpu.states.order import Walk
 from decoding.model.state.rule_rows import RuleRows
-from decoding.model.state.step_walk import Walk
 
 # Shape suffixes: N tokens and padding, H heads, K key width, V value width.
 

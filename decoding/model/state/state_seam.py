@@ -21,6 +21,7 @@ from transformers.activations import ACT2FN
 from decoding.cache.batch import StepBatch
 from decoding.cache.state_pool import SequenceState
 from decoding.core.tree import IntArray
+from decoding.kernels.cpu.states.order import Walk
 from decoding.model.rowwise.row_safe import RowSafeActivation
 from decoding.model.state.compiled import CompiledWalk, fits
 from decoding.model.state.convolution import convolve, slide
@@ -37,7 +38,7 @@ from decoding.model.state.sites import (
     head_width,
     state_shape,
 )
-from decoding.model.state.step_walk import StepWalk, Walk, chain_walk, walk_of
+from decoding.model.state.step_walk import StepWalk, chain_walk, walk_of
 
 # Shape suffixes: N tokens and padding, M tokens of the step, C channels, W inputs that a convolution looks back at,
 # H heads, V value width, B segments.

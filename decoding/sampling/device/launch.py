@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import IntArray
-from decoding.sampling.device.draw import draw
-from decoding.sampling.device.edit import change, mask
+from decoding.kernels.gpu.sampling.draw import draw
+from decoding.kernels.gpu.sampling.edit import change, mask
+from decoding.kernels.gpu.sampling.scan import rank, scan, score
+from decoding.kernels.gpu.sampling.walk import walk
 from decoding.sampling.device.plan import Plan, found_top
-from decoding.sampling.device.scan import rank, scan, score
-from decoding.sampling.device.walk import walk
 
 # Shape suffixes: R rows of logits, V vocabulary, J jobs, C blocks of the vocabulary, E edited rows, K top tokens,
 # H ranked rows, L scored tokens, N nodes.

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from decoding.core.sampling_params import MAX_LOGPROBS
 from decoding.core.tree import DraftTree, depths_of
+from decoding.kernels.cpu.sampling.edits import Mask, Penalties
 from decoding.sampling.asked import Asked
 from decoding.sampling.device.tree_edits import TreeEdits
 from decoding.sampling.law import Law
-from decoding.sampling.logits_kernel import Mask, Penalties
 from decoding.sampling.logits_processors import Entries
 
 Words = NDArray[np.int64]  # records for the kernels; some words are the bits of a float64

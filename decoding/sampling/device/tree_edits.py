@@ -7,8 +7,8 @@ prepared while the forward runs. Invariant: the processors' own state does not c
 from __future__ import annotations
 
 from decoding.core.tree import DraftTree
+from decoding.kernels.cpu.sampling.edits import Mask
 from decoding.sampling.grammar.matcher import GrammarMatcher
-from decoding.sampling.logits_kernel import Mask
 from decoding.sampling.logits_processors import Entries, LogitsProcessors
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from decoding.core.grammar import Grammar
-from decoding.core.process.machine import address_bytes, limit_addresses
 from decoding.errors import RequestRejected
+from decoding.process.machine import address_bytes, limit_addresses
 from decoding.sampling.grammar.source import TokenizerFile, matcher_of, reason_of
 from decoding.sampling.grammar.trial import Outcome, TrialLimits
 

@@ -116,7 +116,7 @@ def test_moves_of_a_device_are_made_together_and_are_those_of_the_cpu(mover: str
         if is_device:
             store._arrays = []
             if mover == "triton":
-                store._move_all = pytest.importorskip("decoding.cache.moves").move_rows
+                store._move_all = pytest.importorskip("decoding.kernels.gpu.moves").move_rows
         for rows, kept in zip(all_rows, paths, strict=True):
             store.commit(rows, kept)
         store.settle()

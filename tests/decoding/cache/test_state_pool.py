@@ -10,7 +10,7 @@ import torch
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.prefix_index import PrefixIndex
 from decoding.cache.state_pool import SequenceState, StatePool, StateShape
-from decoding.core.process.machine import resident_bytes
+from decoding.process.machine import resident_bytes
 
 SHAPE = StateShape(windows=((3, 8),), matrices=((2, 4, 16),))
 

@@ -34,7 +34,7 @@ from tests.recording import RecordingCapture
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
 from decoding.attention.triton.triton_attention import TritonAttention
-from decoding.cache.moves import move_rows
+from decoding.kernels.gpu.moves import move_rows
 from decoding.sampling.device.device_sampler import DeviceSampler
 
 SMALL = replace(CONFIG, max_model_len=64, kv_slots=1024, max_batch_rows=64, max_nodes=8)

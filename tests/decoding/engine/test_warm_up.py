@@ -15,7 +15,7 @@ PROGRAM = dedent(
     from decoding.engine.compiling.kernels import Kernels
     from decoding.config import EngineConfig
     from decoding.core.events import Finished, Tokens
-    from decoding.core.kernel_cache import is_complete
+    from decoding.kernels.cache import is_complete
     from decoding.engine.start import load_engine
     from decoding.core.request import Request
     from decoding.core.sampling_params import SamplingParams

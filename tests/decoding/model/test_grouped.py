@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.attention.lanes import has_feature
+from decoding.kernels.processor import has_feature
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
 from decoding.model.linear.groups import Groups, dequantized, quantized, symmetric
 
@@ -134,8 +134,8 @@ def test_processors_with_vnni_multiply_four_bytes_at_once(features: dict[str, st
     """Compiled for one of them and read as text, wherever the test runs."""
     code = (
         "import llvmlite.binding, numba\n"
-        "from decoding.attention.program import SHARE\n"
-        "from decoding.model.linear.grouped_kernel.multiplying import multiply_8_of_32\n"
+        "from decoding.kernels.cpu.program import SHARE\n"
+        "from decoding.kernels.cpu.products.grouped.multiplying import multiply_8_of_32\n"
         "llvmlite.binding.initialize_native_asmparser()\n"
         "text = numba.cfunc(SHARE)(multiply_8_of_32)._library.get_asm_str()\n"
         "assert 'vpdpbusd' in text and 'pmaddubsw' not in text and 'pmaddwd' not in text\n"

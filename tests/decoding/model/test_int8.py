@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from decoding.attention.lanes import has_feature
 from decoding.config import EngineConfig
+from decoding.kernels.processor import has_feature
 from decoding.model.linear.int8 import Int8Linear, can_round_to_int8, round_linears
 from decoding.model.linear.sizes import num_bytes_in, num_weights_in
 from decoding.model.target_model import TargetModel

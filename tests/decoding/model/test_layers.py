@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from decoding.attention.program import MOST_ROWS
 from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
+from decoding.kernels.cpu.program import MOST_ROWS
 from decoding.model.layers.activations import REPLACED, FusedSilu
 from decoding.model.layers.decoder_layer import FusedLayer
 from decoding.model.layers.fuse import fuse_layers

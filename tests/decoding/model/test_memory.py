@@ -7,7 +7,6 @@ import torch
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
-from decoding.core.process.machine import resident_bytes
 from decoding.errors import ConfigError
 from decoding.model.memory import (
     CacheRoom,
@@ -19,6 +18,7 @@ from decoding.model.memory import (
     room_for,
     state_room,
 )
+from decoding.process.machine import resident_bytes
 
 CPU = torch.device("cpu")
 SLOT_BYTES = 2**20

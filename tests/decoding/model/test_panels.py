@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from decoding.attention.lanes import has_feature
+from decoding.kernels.processor import has_feature
 from decoding.model.linear.packed import PackedLinear, can_pack, num_few_rows, pack_linears
 from decoding.model.linear.panels import Panels, fitting_panels
 from decoding.model.linear.readers import COUNTS, ROUNDS, most_rows_worth

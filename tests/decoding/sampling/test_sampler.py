@@ -14,12 +14,12 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.tree import DraftTree, Draws, Source, chain, root_only
 from decoding.errors import BrokenLogits
+from decoding.kernels.cpu.sampling.noise import fill_words
+from decoding.kernels.cpu.sampling.row import tokens_at_least
 from decoding.sampling import law as law_module
 from decoding.sampling.cpu_sampler import CpuSampler, draw_token
 from decoding.sampling.law import Law, law_of, nucleus
 from decoding.sampling.logits_processors import LogitsProcessors
-from decoding.sampling.logits_row import tokens_at_least
-from decoding.sampling.noise import fill_words
 from decoding.sampling.reference import ReferenceSampler, reference_draw_token
 from decoding.sampling.rejection import RejectionSampler
 from decoding.sampling.sampler import ProcessedSampler, sampler_for, verdict_on

@@ -14,7 +14,7 @@ import torch
 
 from decoding.bench.gpu.first_hour.bench import Bench
 from decoding.bench.gpu.first_hour.deadline import Measure
-from decoding.core.files.toolchain import why_no_triton
+from decoding.kernels.gpu.toolchain import why_no_triton
 
 PACKAGES = ("torch", "transformers", "triton", "llvmlite", "numpy", "msgspec", "accelerate")
 TESTS = ("tests/decoding/attention/triton", "tests/decoding/sampling/device", "tests/decoding/cache/test_kv_store.py")

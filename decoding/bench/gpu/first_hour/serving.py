@@ -143,10 +143,10 @@ def late_kernels(served: Served) -> dict[str, int]:
 
 def num_kernels() -> int:
     """Compiled variants of our kernels in this process."""
-    from decoding.attention.triton import kernels
-    from decoding.cache import moves
-    from decoding.model.device.layers import layer_kernels
-    from decoding.sampling.device import draw, edit, scan, walk
+    from decoding.kernels.gpu import attention as kernels
+    from decoding.kernels.gpu import moves
+    from decoding.kernels.gpu import rows as layer_kernels
+    from decoding.kernels.gpu.sampling import draw, edit, scan, walk
 
     modules = (kernels, layer_kernels, moves, draw, edit, scan, walk)
     found = {

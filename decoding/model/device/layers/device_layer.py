@@ -21,7 +21,7 @@ from decoding.attention.triton.triton_attention import TritonAttention
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.step_tensors import StepTensors
 from decoding.core.layer import LayerSpec
-from decoding.model.device.layers.layer_kernels import gate, normalise, rotate_and_store
+from decoding.kernels.gpu.rows import gate, normalise, rotate_and_store
 from decoding.model.device.row_exact import NO_FUSION
 from decoding.model.layers.form import StandIn
 from decoding.model.seam import Seam

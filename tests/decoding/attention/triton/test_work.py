@@ -15,22 +15,18 @@ from decoding.attention.triton import tiles
 from decoding.attention.triton.tiles import Tile, default_tile, head_name, keep_tiles, read_tiles, tile_of
 from decoding.attention.triton.work import (
     ALL_PARTIALS,
-    ITEM_WORDS,
     MOST_PARTIALS,
-    MOST_RANGES,
-    SEGMENT_WORDS,
-    SPLIT,
     Kind,
     most_work,
-    place_of,
     share_out,
-    start_of,
 )
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
+from decoding.kernels.gpu.card import INTERPRETER
+from decoding.kernels.gpu.work_list import ITEM_WORDS, MOST_RANGES, SEGMENT_WORDS, SPLIT, place_of, start_of
 from tests.trees import random_parents
 
 CPU = torch.device("cpu")
@@ -178,9 +174,9 @@ def test_what_was_measured_on_a_device_is_taken_there_alone(tmp_path: Path, monk
     table, measured = tile_of(LAYER, torch.float16, CPU), Tile(16, 32, 8, 2)
     keep_tiles("another device", {head_name(LAYER, torch.float16): measured})
     assert tile_of(LAYER, torch.float16, CPU) == table
-    path = keep_tiles(tiles.INTERPRETER, {head_name(LAYER, torch.float16): measured})
-    keep_tiles(tiles.INTERPRETER, {"other heads": table})
+    path = keep_tiles(INTERPRETER, {head_name(LAYER, torch.float16): measured})
+    keep_tiles(INTERPRETER, {"other heads": table})
     assert tile_of(LAYER, torch.float16, CPU) == measured
     assert tile_of(LAYER, torch.float32, CPU) == table
     path.write_text("{")
-    assert read_tiles(tiles.INTERPRETER) == {}
+    assert read_tiles(INTERPRETER) == {}

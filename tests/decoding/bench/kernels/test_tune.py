@@ -10,11 +10,11 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are n
 from triton.runtime.errors import OutOfResources
 
 from decoding.attention.triton.tiles import Tile
-from decoding.attention.triton.work import SPLIT
 from decoding.bench.kernels.tune import CHUNK, CONTEXT, NODES, REQUESTS, candidates, quickest, step_over
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec
+from decoding.kernels.gpu.work_list import SPLIT
 
 
 def test_the_quickest_tile_that_fits_is_taken() -> None:

@@ -14,12 +14,13 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from decoding.attention.triton import tiles
-from decoding.attention.triton.tiles import INTERPRETER, Tile, keep_tiles
+from decoding.attention.triton.tiles import Tile, keep_tiles
 from decoding.bench.replay.rows import load_kept
 from decoding.bench.tables.report import Report, write_picture, write_section
 from decoding.core.files.output import MARKER, check_output, claim_folder, is_json_of, replace_file, write_output
 from decoding.drafting.stand.static_tree import write_tree
 from decoding.errors import ConfigError
+from decoding.kernels.gpu.card import INTERPRETER
 from decoding.training.first_tree import initial_tree
 from server.bench.real.figures import keep
 from server.cli import app

@@ -19,7 +19,7 @@ from decoding.drafting import registry as drafters
 from decoding.drafting.draft_model.dynamic import History, ModelDrafter, dynamic_rules, fixed_rules, linear_rules
 from decoding.drafting.draft_model.growth import Rules
 from decoding.drafting.draft_model.state import DraftModelState
-from decoding.sampling.noise import gumbel
+from decoding.kernels.cpu.sampling.noise import gumbel
 from decoding.sampling.verify import walk
 from decoding.stores.session import lone_session
 

@@ -11,7 +11,7 @@ import pytest
 
 from decoding.core.tree import Source
 from decoding.costs.price import DraftBudget, NodePrice
-from decoding.sampling.noise import gumbel
+from decoding.kernels.cpu.sampling.noise import gumbel
 from decoding.stores.acceptance_model import measured_models, unmeasured_model
 from decoding.stores.session import Session
 from decoding.stores.session_store import SessionLimits, SessionStore

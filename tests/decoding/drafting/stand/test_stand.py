@@ -18,7 +18,7 @@ from decoding.drafting.registry import check
 from decoding.drafting.stand.stand import StandDrafter
 from decoding.drafting.stand.static_tree import StaticTree
 from decoding.errors import RequestRejected
-from decoding.sampling.noise import gumbel
+from decoding.kernels.cpu.sampling.noise import gumbel
 from decoding.sampling.verify import walk
 from decoding.stores.session import Session, lone_session
 

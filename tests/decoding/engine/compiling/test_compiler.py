@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from decoding.core.process.machine import Cores
 from decoding.engine.compiling import kernels
 from decoding.engine.compiling.compiler import Compiler, compile_side_by_side
+from decoding.process.machine import Cores
 
 PROGRAM = """#!/bin/sh
 echo attention

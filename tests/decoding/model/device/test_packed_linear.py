@@ -71,7 +71,7 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(monkeypatch: pytest.Mo
 def test_a_checkpoint_stays_packed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quantization, make, most = FORMATS[name]
     expected = logits_of(write_checkpoint(tmp_path, quantization, make, num_hidden_layers=1))
-    monkeypatch.setattr("decoding.model.loading.multiplies_packed", lambda _: True)
+    monkeypatch.setattr("decoding.model.loading.has_kernels", lambda _: True)
     asked: list[int] = []
     monkeypatch.setattr("decoding.model.loading.check_weights_fit", lambda size, *_: asked.append(size))
     model = loaded(tmp_path)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from decoding.attention.program import MOST_ROWS
 from decoding.config import EngineConfig
+from decoding.kernels.cpu.program import MOST_ROWS
 from decoding.model.experts.fused import FusedExperts, fuse_experts
 from decoding.model.experts.gates import ClampedGate, GateKernel
 from decoding.model.experts.interface import own_forward, use_experts

@@ -1,0 +1,37 @@
+"""Packs the codes of whole panels, four inputs at a time, as `Layout` says.
+
+Without Python's GIL, so that threads may pack several matrices at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from decoding.kernels.cpu.products.grouped.layout import STEPS
+from decoding.kernels.cpu.products.panels import PANEL
+
+
+@nb.njit(nogil=True, cache=True)
+def pack_codes(words_OBS: Any, bits: int, packed_PBW: Any) -> None:
+    """words_OBS: uint32, a step's codes for each output, block and step. packed_PBW: uint32, the blocks' records."""
+    half, extra = STEPS // 2, bits - 4
+    nibbles, highs = np.uint32(0x0F0F0F0F), np.uint32(0x01010101 * (2**extra - 1) & 0xFFFFFFFF)
+    for panel in range(packed_PBW.shape[0]):
+        for block in range(packed_PBW.shape[1]):
+            record = packed_PBW[panel, block]
+            for output in range(PANEL):
+                words = words_OBS[panel * PANEL + output, block]
+                if bits == 8:
+                    for step in range(STEPS):
+                        record[step * PANEL + output] = words[step]
+                    continue
+                for step in range(half):
+                    record[step * PANEL + output] = (words[step] & nibbles) | (words[step + half] & nibbles) << 4
+                for plane in range(extra):  # of higher bits, which serves 8 // extra steps
+                    high = np.int64(0)
+                    for step in range(8 // extra):
+                        high |= np.int64(words[plane * (8 // extra) + step] >> 4 & highs) << (step * extra)
+                    record[(half + plane) * PANEL + output] = high

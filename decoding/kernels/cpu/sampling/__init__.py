@@ -1,0 +1,1 @@
+"""Rows of logits: noise, sums and maxima, and what changes a row."""

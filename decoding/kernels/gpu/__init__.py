@@ -1,0 +1,1 @@
+"""Kernels for a GPU, in Triton, and whether they can run here."""

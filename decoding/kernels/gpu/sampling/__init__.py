@@ -1,0 +1,1 @@
+"""All that is drawn from a step's logits where they are: edits, scans, draws, walks."""

@@ -1,0 +1,53 @@
+"""What the processor is and can do: the only file that asks. Standard library only until a feature is asked for.
+
+Features are those of the processor that kernels are compiled for: this one, unless numba's settings name another.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+
+def processor_name() -> str:
+    names = (line.partition(":")[2].strip() for line in description() if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+def description() -> list[str]:
+    """The lines that tell kinds of processors apart, sorted; none where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    return sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+
+
+def has_feature(name: str) -> bool:
+    """By LLVM's name of a feature."""
+    from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
+    from numba import config  # not before the cache's folder is known
+
+    if config.CPU_FEATURES is not None:
+        return f"+{name}" in config.CPU_FEATURES.split(",")
+    return bool(get_host_cpu_features().get(name))
+
+
+def has_wide_registers() -> bool:
+    """32 registers of sixteen float32 numbers each, else 16 of eight."""
+    return has_feature("avx512f")
+
+
+def multiplies_bytes() -> bool:
+    """Four products of bytes in one instruction, added up as int32: VNNI, of sixteen lanes or of eight."""
+    return multiplies_wide_bytes() or has_feature("avxvnni")
+
+
+def multiplies_wide_bytes() -> bool:
+    """The same in sixteen lanes."""
+    return has_feature("avx512vnni")
+
+
+def multiplies_halves() -> bool:
+    """Two products of bfloat16 numbers in one instruction, added up as float32."""
+    return has_feature("avx512bf16")
