@@ -21,6 +21,7 @@ from decoding.kernels.cpu.program import NUM_ROWS, SOURCE, TARGET, Call, Program
 from decoding.kernels.cpu.rows import COSINES, IDS, SINES, add_floats, add_halves, look_up
 from decoding.model.layers.decoder_layer import LayerCalls, Parts
 from decoding.model.layers.fuse import parts_of
+from decoding.model.layers.mlp import AnyLinear
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.layers.stack import embedding_call
 from decoding.model.linear.grouped import GroupedEmbedding
@@ -108,7 +109,7 @@ def fused_head(head: EagleHead | MtpHead, spec: LayerSpec) -> FusedHead | None:
     layer = parts_of(children, spec, num_inputs=2)
     norm, logits, rotary = modules["norm"], modules["lm_head"], modules["rotary_emb"]
     are_norms = isinstance(hidden_norm, FusedRmsNorm) and isinstance(norm, FusedRmsNorm)
-    if layer is None or not are_norms or not isinstance(rotary, RotaryTable) or type(logits) is not type(layer.query):
+    if layer is None or not are_norms or not isinstance(rotary, RotaryTable) or not isinstance(logits, AnyLinear):
         return None
     flags = head.config.norm_before_residual, head.config.norm_output
     parts = HeadParts(head.embed_tokens, rotary, hidden_norm, layer, norm, logits, *flags)

@@ -31,11 +31,8 @@ from decoding.model.layers.form import (
     trials_of,
 )
 from decoding.model.layers.fused_mlp import FusedMlp
-from decoding.model.layers.mlp import GatedMlp, Linear, Mixture
+from decoding.model.layers.mlp import AnyLinear, GatedMlp, Linear, Mixture
 from decoding.model.layers.norms import FusedRmsNorm
-from decoding.model.linear.grouped import GroupedLinear
-from decoding.model.linear.int8 import Int8Linear
-from decoding.model.linear.packed import PackedLinear
 from decoding.model.seam import Seam
 
 Fuse = Callable[[nn.Module], FusedLayer | FusedMlp | None]
@@ -125,7 +122,7 @@ def _mlp_of(module: nn.Module) -> GatedMlp | Mixture | None:
     known = of_gated_mlp(module)
     if known is not None:
         linears = known["gate_proj"], known["up_proj"], known["down_proj"]
-        if not _are_of_one_kind(linears):
+        if not _are_known(linears):
             return None
         activation = known["act_fn"] if "act_fn" in known else FusedSilu(linears[0].weight.dtype)
         return GatedMlp(*linears[:2], activation, linears[2]) if isinstance(activation, FusedSilu) else None
@@ -136,13 +133,13 @@ def _mlp_of(module: nn.Module) -> GatedMlp | Mixture | None:
     return Mixture(router, runner)
 
 
-def _are_of_one_kind(linears: Sequence[Linear]) -> bool:
-    return {type(each) for each in linears} in ({PackedLinear}, {Int8Linear}, {GroupedLinear})
+def _are_known(linears: Sequence[Linear]) -> bool:
+    return all(isinstance(each, AnyLinear) for each in linears)
 
 
 def _have_kernels(parts: Parts) -> bool:
     are_norms = all(isinstance(each, FusedRmsNorm) for each in parts.norms)
-    return are_norms and _are_of_one_kind(parts.linears) and parts.few_rows > 0
+    return are_norms and _are_known(parts.linears) and parts.few_rows > 0
 
 
 def _fit(parts: Parts, spec: LayerSpec, num_inputs: int) -> bool:

@@ -12,6 +12,11 @@ from decoding.kernels.cpu.program import MOST_ROWS, Call, Rooms
 from decoding.model.experts.fused import FusedExperts
 from decoding.model.experts.router import FusedRouter
 from decoding.model.layers.activations import FusedSilu
+from decoding.model.linear.grouped import GroupedLinear
+from decoding.model.linear.int8 import Int8Linear
+from decoding.model.linear.packed import PackedLinear
+
+AnyLinear = PackedLinear | Int8Linear | GroupedLinear  # each is a `Linear`; a program may call several kinds
 
 
 class Linear(Protocol):
@@ -21,7 +26,7 @@ class Linear(Protocol):
     few_rows: int
 
     def ready(self, source: int, rooms: Rooms) -> list[Call]:
-        """The calls that prepare its input; layers with the same input share them."""
+        """The calls that prepare its input; layers of its kind with the same input share them."""
 
     def call(self, source: int, target: int, rooms: Rooms) -> Call: ...
 
@@ -91,6 +96,7 @@ class Mixture:
 
 def linear_phases(rooms: Rooms, source: int, *layers: tuple[Linear, int]) -> list[list[Call]]:
     """Calls of linear layers that share one input. layers: each with the address that it writes to."""
-    ready = layers[0][0].ready(source, rooms)
+    kinds = {type(layer): layer for layer, _ in layers}
+    ready = [call for layer in kinds.values() for call in layer.ready(source, rooms)]
     products = [layer.call(source, target, rooms) for layer, target in layers]
     return [ready, products] if ready else [products]

@@ -20,13 +20,11 @@ from decoding.kernels.cpu.program import NUM_ROWS, TARGET, Call, Program, Rooms
 from decoding.kernels.cpu.rows import COSINES, IDS, SINES, look_up
 from decoding.model.features import FeatureTap
 from decoding.model.layers.decoder_layer import FusedLayer, LayerCalls, Parts
+from decoding.model.layers.mlp import AnyLinear
 from decoding.model.layers.norms import FusedRmsNorm
-from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
-from decoding.model.linear.int8 import Int8Linear
-from decoding.model.linear.packed import PackedLinear
+from decoding.model.linear.grouped import GroupedEmbedding
 from decoding.model.rowwise.row_safe import RotaryTable
 
-Head = PackedLinear | Int8Linear | GroupedLinear
 # Shape suffixes: L layers, M tokens and padding, T the most tokens, R tokens that need logits, E width, V vocabulary.
 OF_MODEL, OF_DECODER = {"model", "lm_head"}, {"embed_tokens", "layers", "norm", "rotary_emb"}
 
@@ -44,7 +42,7 @@ class Modules(NamedTuple):
     rotary: RotaryTable
     layers: tuple[FusedLayer, ...]
     norm: FusedRmsNorm
-    head: Head
+    head: AnyLinear
 
 
 class StackProgram:
@@ -56,7 +54,7 @@ class StackProgram:
         embedding: nn.Embedding | GroupedEmbedding,
         layers: Sequence[tuple[Parts, LayerSpec]],
         norm: FusedRmsNorm,
-        head: Head,
+        head: AnyLinear,
         rooms: Rooms,
     ) -> None:
         width = norm.width
@@ -150,7 +148,7 @@ def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack | None:
     layers, norm, rotary, head = tuple(parts["layers"]), parts["norm"], parts["rotary_emb"], children["lm_head"]
     if not isinstance(norm, FusedRmsNorm) or not isinstance(rotary, RotaryTable) or not _are_alike(layers):
         return None
-    if type(head) is not type(layers[0].parts.query) or head.few_rows == 0:
+    if not isinstance(head, AnyLinear) or head.few_rows == 0:
         return None
     return Stack(Modules(parts["embed_tokens"], rotary, layers, norm, head), taps)
 

@@ -61,7 +61,8 @@ def test_no_more_states_exist_than_announced_also_where_one_makes_way_for_anothe
     ended, _ = finish(engine)
     assert sum(stats.preemptions for stats in ended.values()) > 0
     announced = NUM_STATES * target.state_bytes
-    assert 0.95 * announced <= engine.stats().state_bytes <= announced
+    # One may never have been needed: what drafts, and so who waits for whom, hangs on the processor's numbers.
+    assert announced - target.state_bytes <= engine.stats().state_bytes <= announced
 
 
 @dataclass

@@ -82,7 +82,7 @@ def test_a_fused_block_says_what_its_modules_do(kind: str, dtype: torch.dtype) -
     blocks, store = blocks_of(model)
     parts, is_fused = difference(model, blocks, store)
     assert is_fused
-    assert parts < (0.05 if dtype == torch.bfloat16 else 0.01)
+    assert parts < (0.1 if dtype == torch.bfloat16 else 0.01)
 
 
 def test_where_there_is_no_room_for_rows_the_modules_run() -> None:
