@@ -128,8 +128,8 @@ SERVER = {
         reply_formats
     """,
     "http": """
-        errors keys auth rate_limits turn middleware sender sse tracing unknown_fields idle_memory work_pool
-        body connections repeated_lines
+        errors keys auth heads/faults heads/hosts rate_limits turn middleware sender sse tracing unknown_fields
+        idle_memory work_pool body connections repeated_lines
     """,
     "settings": "config",
     "schemas": """

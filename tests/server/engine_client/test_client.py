@@ -679,7 +679,8 @@ def test_a_client_that_does_not_read_its_stream_holds_up_no_stop(tmp_path: Path,
         wait_until(lambda: httpx.get(f"{url}/ready", timeout=PATIENCE).status_code == 200)
         fields = {"prompt": script(per_step=100), "max_tokens": 2000, "n": 8, "logprobs": 20}
         body = json.dumps(fields | {"stream": True}).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", httpx.URL(url).port))
         connection.sendall(head.encode() + body)

@@ -44,7 +44,7 @@ def status(server: RunningServer, path: str, key: str | None, method: str = "GET
 def test_only_health_ready_and_the_page_are_open(locked: RunningServer) -> None:
     for path in ("/health", "/ready", "/", "/web/app.js"):
         assert status(locked, path, None) == 200
-    for path in ("/v1/models", "/version", "/docs", "/openapi.json", "/metrics", "/v1/sessions", "/nothing"):
+    for path in ("/v1/models", "/version", "/openapi.json", "/metrics", "/v1/sessions", "/nothing"):
         response = locked.http.get(path)
         assert response.status_code == 401, path
         assert response.json()["error"]["code"] == "invalid_api_key"
