@@ -267,7 +267,7 @@ class ServerSettings(BaseSettings):
         "watches them little about the tokens; 0 sends tokens as they come",
     )
     standby: bool = Field(
-        default=True, description="Keep a spare process (some 300 MB), from which a worker that died is soon replaced"
+        default=True, description="Keep a spare process (some 400 MB), from which a worker that died is soon replaced"
     )
     worker_timeout: float = Field(
         default=30.0,

@@ -624,7 +624,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, drain_delay: float) -> Non
 
 def test_sighup_reads_the_keys_again_and_ends_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("alice")
+    keys.write_text("alice\n")
     monkeypatch.setenv("GANDER_API_KEY_FILE", str(keys))
     with (
         server_process(make_model_folder(tmp_path / "toy"), 5) as (process, url, lines),
@@ -636,7 +636,7 @@ def test_sighup_reads_the_keys_again_and_ends_no_stream(tmp_path: Path, monkeypa
         with client.stream("POST", "/v1/completions", json=body) as reply:
             stream = reply.iter_text()
             text = next(stream)
-            keys.write_text("carol")
+            keys.write_text("carol\n")
             os.utime(keys, ns=(before, before))  # so that it seems unchanged
             process.send_signal(signal.SIGHUP)
             wait_until(lambda: any("was read again: 1 keys" in line for line in lines))
