@@ -37,6 +37,7 @@ from server.engine_client.worker_process import WORKER_COMMAND
 from server.generation.response_store import ResponseStore
 from server.http.auth import AuthMiddleware
 from server.http.errors import ApiError, OnError, from_validation
+from server.http.heads.hosts import HostCheck, is_every_address
 from server.http.keys import KeyRing
 from server.http.middleware import BodyLimit, RequestFrame
 from server.http.rate_limits import RATE_LIMIT_HEADERS, RateLimitMiddleware
@@ -98,7 +99,10 @@ def create_app(service: Service) -> FastAPI:
         finally:
             await service.close()
 
-    app = FastAPI(title="Gander", version=__version__, lifespan=lifespan, docs_url="/docs", redoc_url=None)
+    # No /docs, whose scripts come from elsewhere, and no redirects, which would lead to whatever Host a client sends.
+    app = FastAPI(
+        title="Gander", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.state.service = service
     for module in (chat, completions, responses, stored, messages, models, sessions, tokens, health, metrics, page):
         app.include_router(module.router)
@@ -131,6 +135,8 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
             allow_headers=["*"],
             expose_headers=["x-request-id", "request-id", "retry-after", *RATE_LIMIT_HEADERS],
         )
+    if settings.allowed_hosts is not None or (service.keys.is_open and not is_every_address(settings.host)):
+        app.add_middleware(HostCheck, given=settings.allowed_host_names, on_error=on_error)
     if service.tracing is not None:
         app.add_middleware(TracingMiddleware, provider=service.tracing)
     app.add_middleware(RequestFrame, on_request=service.metrics.on_request, on_error=on_error)
@@ -160,6 +166,8 @@ def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
         message = f"{error.detail}: {request.method} {path}"
         if error.status_code == 404 and first in BELOW_V1:
             message += f". The client's base URL lacks /v1: this server has /v1{path}."
+        elif error.status_code == 404 and path != "/" and path.endswith("/"):
+            message += ". No path of this server ends in a slash: leave it out."
         elif error.status_code == 404 and path.startswith("/v1/v1/"):
             message += f". The client's base URL has one /v1 too many: this server has {path.removeprefix('/v1')}."
         code = HTTP_CODES.get(error.status_code, "http_error")

@@ -23,6 +23,7 @@ from rich.markup import escape
 from decoding import __version__
 from decoding.config import BUNDLED_MODEL
 from decoding.errors import GanderError
+from decoding.process.terminal import outlive_hangups
 from server.config import ServerSettings
 from server.http.keys import is_hashed
 
@@ -48,6 +49,7 @@ def serve(**options: Any) -> None:
 
     Each option can also be set in the environment, --max-running as GANDER_MAX_RUNNING. What is given here wins.
     """
+    outlive_hangups()  # the runner, which takes seconds to import, has handlers of its own
     given = {name: value for name, value in options.items() if value is not None}
     settings = _checked(given)
     _hide_keys(given)

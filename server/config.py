@@ -10,6 +10,7 @@ import math
 import os
 import re
 from dataclasses import fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +35,7 @@ BYTES = {"": 1, "b": 1} | {
     for mark, base in (("b", 1000), ("ib", 1024))
 }
 PATHS = ("model", "draft_model", "draft_head", "tree", "chat_template", "sessions_dir", "sessions_key", "api_key_file")
+HOST_NAME = re.compile(r"\*|[0-9A-Za-z._-]+")
 SMALLEST_CACHE = 2**20  # bytes; a smaller number is a mistake, such as 8 for 8GiB
 
 
@@ -245,6 +247,11 @@ class ServerSettings(BaseSettings):
         description="Address to which an OpenTelemetry collector wants the spans of requests, such as "
         "http://127.0.0.1:4318/v1/traces; needs the extra otel",
     )
+    allowed_hosts: str | None = Field(
+        default=None,
+        description="Names, separated by commas, to which the server answers beside localhost and the machine's own; "
+        "* for all. By default it is all of them with API keys or on --host 0.0.0.0, else none",
+    )
     cors_origins: str | None = Field(
         default=None, description="Web origins that may call this server, separated by commas; * for all"
     )
@@ -260,7 +267,7 @@ class ServerSettings(BaseSettings):
         "watches them little about the tokens; 0 sends tokens as they come",
     )
     standby: bool = Field(
-        default=True, description="Keep a spare process (some 300 MB), from which a worker that died is soon replaced"
+        default=True, description="Keep a spare process (some 400 MB), from which a worker that died is soon replaced"
     )
     worker_timeout: float = Field(
         default=30.0,
@@ -306,6 +313,15 @@ class ServerSettings(BaseSettings):
             raise PydanticCustomError("family", "{text}", {"text": f"this must be one of {', '.join(others + known)}."})
         return name
 
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: str | None) -> str | None:
+        for name in () if hosts is None else hosts.split(","):
+            if not HOST_NAME.fullmatch(name.strip()) and not _is_address(name.strip().strip("[]")):
+                text = f"'{name.strip()}' is no host's name: names have neither a scheme nor a port; * stands for all."
+                raise PydanticCustomError("hosts", "{text}", {"text": text})
+        return hosts
+
     @field_validator("kv_memory")
     @classmethod
     def _check_memory(cls, text: str | None) -> str | None:
@@ -326,11 +342,25 @@ class ServerSettings(BaseSettings):
         """The first of `model_names`, which logs and metrics use."""
         return self.model_names[0]
 
+    @property
+    def allowed_host_names(self) -> frozenset[str]:
+        """The names of `allowed_hosts` as they are compared."""
+        given = (name.strip().strip("[]").removesuffix(".").lower() for name in (self.allowed_hosts or "").split(","))
+        return frozenset(given) - {""}
+
     def engine_config(self) -> EngineConfig:
         """The configuration with which a worker is started."""
         options = {name: getattr(self, name) for name in ENGINE_OPTIONS}
         options["kv_memory"] = None if self.kv_memory is None else amount_of(self.kv_memory)
         return EngineConfig(**options)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def amount_of(text: str) -> float:

@@ -25,6 +25,7 @@ from rich.markup import escape
 
 from decoding.errors import ConfigError
 from decoding.process.machine import cores
+from decoding.process.terminal import has_terminal
 from decoding.worker.allocator import settle_allocator
 from server.app import create_app, create_service
 from server.config import ServerSettings
@@ -44,7 +45,6 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 SWITCH_SECONDS = 0.001  # how long a thread that works on a large body may hold the interpreter's lock at a time
 MMAP_BYTES = 2**20  # bodies of this size go back to the kernel as they are freed; a read of a socket is smaller
 ACCEPTED_AT_ONCE = 8  # connections accepted in one go
-STANDARD_STREAMS = 0, 1, 2  # their file descriptors
 LOOK_SECONDS = 0.05  # between two looks at whether somebody is still connected
 BACKLOG = 2048  # connections that may wait to be accepted
 DRAIN_MARGIN = 2.0  # seconds for cut-off replies to reach their clients
@@ -146,7 +146,7 @@ class _Server(uvicorn.Server):
         self.is_failed = False
         self._is_settled = False
         self._num_signals = 0
-        self._had_terminal = _has_terminal()
+        self._had_terminal = has_terminal()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen again with a longer backlog. uvicorn uses its `backlog` also as the number of connections to accept in
@@ -194,7 +194,7 @@ class _Server(uvicorn.Server):
     def _hang_up(self, number: int) -> None:
         """Read the API keys again, as a service does on SIGHUP; but drain where the signal says that the terminal of
         the server is closed. It may say so more than once."""
-        if _has_terminal() or not self._had_terminal:
+        if has_terminal() or not self._had_terminal:
             self._service.keys.reload()
         elif not self._num_signals:
             self._num_signals = 1
@@ -243,11 +243,6 @@ class _Server(uvicorn.Server):
             self._is_settled = True
             gc.collect()
             gc.freeze()
-
-
-def _has_terminal() -> bool:
-    """Whether the process reads from or writes to a terminal that is still open."""
-    return any(os.isatty(stream) for stream in STANDARD_STREAMS)
 
 
 class _StartupReport:

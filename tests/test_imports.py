@@ -15,7 +15,7 @@ MOST_FILES = 15  # of code in one folder
 
 # From the ground up: a file imports from files before it in its room, and from rooms above its own in the table.
 DECODING = {
-    "process": "machine parent temporary_folder",
+    "process": "machine parent temporary_folder terminal",
     "kernels": """
         processor cache layout cpu/lanes cpu/program cpu/by_address cpu/trees cpu/gguf_codes
         cpu/attention/products cpu/attention/step_table cpu/attention/tile_scratch cpu/attention/exact
@@ -128,8 +128,8 @@ SERVER = {
         reply_formats
     """,
     "http": """
-        errors keys auth rate_limits turn middleware sender sse tracing unknown_fields idle_memory work_pool
-        body connections repeated_lines
+        errors keys auth heads/faults heads/hosts rate_limits turn middleware sender sse tracing unknown_fields
+        idle_memory work_pool body connections repeated_lines
     """,
     "settings": "config",
     "schemas": """

@@ -22,7 +22,6 @@ import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO
 
 from decoding.kernels.processor import description
 from decoding.process.temporary_folder import TemporaryFolder
@@ -64,6 +63,10 @@ def use_kernel_cache() -> None:
             "Compiled kernels cannot be kept (%s): each start compiles what is not there, plain for up to a minute.",
             error,
         )
+        try:
+            _require_room(folder)
+        except OSError as other:
+            logger.error("Compiled kernels have no room in a temporary folder either (%s): a start fails.", other)
     os.environ[VARIABLE] = str(folder)
     if "numba" in sys.modules:  # which reads the variable when it is imported
         sys.modules["numba"].config.CACHE_DIR = str(folder)
@@ -141,23 +144,25 @@ def _open(folder: Path) -> None:
         raise OSError(errno.ELOOP, "it is a link", str(folder))
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        if not any(folder.glob(f"{COMPLETE}*")):
-            _fill(file, ROOM_BYTES)
+    _require_room(folder)
     os.utime(folder)
     if is_new:
         remove_old_folders(folder.parent, time.time())
 
 
-def _fill(file: IO[bytes], num_bytes: int) -> None:
-    """Reserve `num_bytes` for the file. Raises OSError if the disk is full."""
-    try:
-        os.posix_fallocate(file.fileno(), 0, num_bytes)
-    except AttributeError:  # not on macOS
-        pass
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise
+def _require_room(folder: Path) -> None:
+    """Raises OSError where kernels cannot be written, or not all that this kind of processor lacks."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        if (folder / completed_name(PACKAGE)).exists():
+            return
+        try:
+            os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+        except AttributeError:  # not on macOS
+            pass
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                text = f"{ROOM_BYTES >> 20} MiB must be free, {error.strerror}"
+                raise OSError(error.errno, text, str(folder)) from None
 
 
 def _copy(kept: Path | None, folder: Path) -> None:

@@ -34,17 +34,17 @@ async def _serve(path: str, request: Request) -> Response:
     return response
 
 
-@router.api_route("/", methods=["GET", "HEAD"])
+@router.get("/")
 async def page(request: Request) -> Response:
     return await _serve("index.html", request)
 
 
-@router.api_route("/favicon.ico", methods=["GET", "HEAD"])
+@router.get("/favicon.ico")
 async def icon(request: Request) -> Response:
     """The icon, an SVG file, at the path where browsers look for one."""
     return await _serve("favicon.svg", request)
 
 
-@router.api_route("/web/{path:path}", methods=["GET", "HEAD"])
+@router.get("/web/{path:path}")
 async def file(path: str, request: Request) -> Response:
     return await _serve(path, request)

@@ -64,7 +64,7 @@ async def export_session(session_id: str, request: Request, owner: str | None = 
     "/{session_id:path}/export",
     status_code=204,
     response_class=Response,
-    responses=error_replies(400, 403, 413, 415, 503),
+    responses=error_replies(400, 403, 404, 413, 415, 503),  # 404: a line end in the name, which no path has
     openapi_extra={"requestBody": {"required": True, "content": CONTENT}},
 )
 async def import_session(session_id: str, request: Request, owner: str | None = None) -> None:

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from server.http.errors import ApiError, OnError
+from server.http.errors import ApiError, OnError, invalid
+from server.http.heads.faults import fault_of
 
 LOG = logging.getLogger("gander.connections")
 RESERVED = 96  # file descriptors kept for sockets to workers, files, and connections that are about to be refused
@@ -92,8 +94,8 @@ class BoundedFlow(FlowControl):
 
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with the bounds of a `ConnectionBook`: uvicorn's own waits for a request for ever, reads a
-    head of any size, parses requests without end behind one that it answers, and tells only the last of them that the
-    client has left.
+    head of any size, parses requests without end behind one that it answers, tells only the last of them that the
+    client has left, and reads the body of a request that would change the protocol as a request of its own.
 
     Bytes behind a request that is being answered wait unparsed. The connection is read on until there are WAITING_BYTES
     of them, because a client that leaves is only noticed where it is read.
@@ -155,12 +157,34 @@ class GuardedProtocol(HttpToolsProtocol):
             end = data.find(END_OF_HEAD, start + PIECE_BYTES)
             end = len(data) if end < 0 else end + len(END_OF_HEAD)
             self._num_bytes += end - start
-            super().data_received(data[start:end])
+            self._feed(data[start:end])
             if self._num_bytes > self._limits.head_bytes:
                 self._refuse_head()
             start = end
         self._unparsed = data[start:]
         self._stop_reading_if_full()
+
+    def _feed(self, piece: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(piece)
+        except HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(piece[upgrade.args[0] :])
+        except HttpParserError as error:
+            self._refuse(invalid(f"The request is not valid HTTP: {error}.", None, "invalid_http"))
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Parse a head again without its Upgrade header, which a server may ignore (RFC 9110, 7.8), and then what came
+        behind it. The parser takes a body behind such a header for the new protocol's, and ends before it."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        if method == b"CONNECT":
+            self._refuse(ApiError(405, "This server is no proxy, and has no CONNECT.", None, "method_not_allowed"))
+            return
+        kept = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        head = b"\r\n".join([b"%s %s HTTP/%s" % (method, self.url, version), *kept, b"", b""])
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self._feed(head + rest)
 
     def _stop_reading_if_full(self) -> None:
         was_full, self.flow.is_full = self.flow.is_full, len(self._unparsed) > WAITING_BYTES
@@ -175,9 +199,13 @@ class GuardedProtocol(HttpToolsProtocol):
             self._expect_within(self._limits.head_seconds)
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self._limits.head_bytes:
             self._refuse_head()
+        elif fault := fault_of(self.parser.get_http_version(), self.headers):
+            self._refuse(fault)
         if not self._is_refused:
             self._expect_within(self._limits.body_seconds)
             super().on_headers_complete()
@@ -189,6 +217,8 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._num_bytes = 0
         self._expect_nothing()
         if not self._is_refused:

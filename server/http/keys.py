@@ -1,6 +1,7 @@
 """The API keys of a server. Only the SHA-256 of a key is kept, and hashes are compared in constant time.
 
-A file of keys is read again when it changes, and when that is asked for. Knows nothing of HTTP.
+A file of keys is read again when it has changed and been still for a moment, and when that is asked for. Invariant:
+what another process has written of a key so far is no key. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import hmac
 import logging
 import math
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -24,6 +26,8 @@ ADMIN = "admin"  # the word before an admin's key
 TENANT_LENGTH = 32  # hexadecimal digits of a key's hash that identify its owner
 VALID_TENANT = re.compile(rf"([0-9a-f]{{{TENANT_LENGTH}}})?")
 LABEL_LENGTH = 8  # the first of those digits, which logs show
+STILL_SECONDS = 0.5  # a file that was written to later than that may not be whole
+UNENDED_SECONDS = 5.0  # the same where its last line is not ended: the rest of a key may be missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +103,22 @@ def is_hashed(key: str) -> bool:
 
 
 class KeyRing:
-    """All keys of the server. The file is read now, and again when its time or size changes; where it then cannot be
-    read, the old keys hold. keys, admin_keys: separated by commas."""
+    """All keys of the server. The file is read now, and again when its time or size has changed; until it can be, and
+    while it may still be being written, the old keys hold. keys, admin_keys: separated by commas. now: in seconds since
+    1970, as files have it."""
 
-    def __init__(self, keys: str | None, admin_keys: str | None, file: str | None) -> None:
+    def __init__(
+        self, keys: str | None, admin_keys: str | None, file: str | None, now: Callable[[], float] = time.time
+    ) -> None:
         """Raises ConfigError where the file cannot be read now."""
+        self._now = now
         self._fixed = [*_listed(keys, is_admin=False), *_listed(admin_keys, is_admin=True)]
         self._path = None if file is None else Path(file)
         self._stamp: tuple[int, int] | None = None
         self._from_file: list[StoredKey] = []
         if self._path is not None:
             try:
-                self._read(self._path)
+                self._read(self._path, is_asked=True)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"the API key file {file} cannot be read: {error}") from None
 
@@ -133,26 +141,44 @@ class KeyRing:
         return Caller(digest.hex()[:TENANT_LENGTH], is_admin, terms) if is_known else None
 
     def reload(self) -> None:
-        """Read the file again, also where it seems unchanged."""
+        """Read the file again, also where it seems unchanged or has just been changed."""
         if self._path is None:
             LOG.info("There is no file of API keys to be read again.")
+            return
         self._stamp = None
-        self._refresh()
+        self._refresh(is_asked=True)
 
-    def _refresh(self) -> None:
+    def _refresh(self, is_asked: bool = False) -> None:
         if self._path is None:
             return
         try:
-            if self._stamp != _stamp(self._path):
-                self._read(self._path)
+            if self._stamp != _stamp(self._path) and self._read(self._path, is_asked):
                 LOG.info("The API key file was read again: %d keys.", len(self._from_file))
         except (OSError, ValueError) as error:
             LOG.error("The API key file cannot be read; the keys read before still hold: %s", error)
 
-    def _read(self, path: Path) -> None:
-        stamp, content = _stamp(path), path.read_bytes()
+    def _read(self, path: Path, is_asked: bool) -> bool:
+        """Read the file, unless it may still be being written; says whether its keys hold now. is_asked: what was just
+        written is read, too, if its last line has an end. Raises ValueError for what makes no keys."""
+        stamp = _stamp(path)
+        if not is_asked and self._is_new(stamp, STILL_SECONDS):
+            return False
+        content = path.read_bytes()
+        if content[-1:] not in (b"", b"\n") and self._is_new(_stamp(path), UNENDED_SECONDS):
+            if is_asked:
+                list(_lines(content.decode()))
+                told = (
+                    "The API key file's last line has no end: the file is read when it has been still for %g seconds."
+                )
+                LOG.warning(told, UNENDED_SECONDS)
+            return False
         self._stamp = stamp  # also of what makes no keys, which is not read again for each request
         self._from_file = list(_lines(content.decode()))
+        return True
+
+    def _is_new(self, stamp: tuple[int, int], seconds: float) -> bool:
+        """Whether the file was written to in the last seconds. One of the future was not: its clock is another one."""
+        return 0 <= self._now() - stamp[0] / 1e9 < seconds
 
 
 def _stamp(path: Path) -> tuple[int, int]:

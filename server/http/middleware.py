@@ -29,8 +29,8 @@ QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/is_sleeping"})
 
 
 class RequestFrame:
-    """The outermost middleware: it adds x-request-id to replies, answers 500 to an exception, counts and logs requests.
-    Replies of Anthropic's API have request-id as well.
+    """The outermost middleware: it adds x-request-id to replies, answers 500 to an exception, counts and logs requests,
+    and answers HEAD with the headers of GET. Replies of Anthropic's API have request-id as well.
 
     on_request: called with route and status when a request ends; on_error: with the error of an exception.
     """
@@ -48,6 +48,9 @@ class RequestFrame:
         request_id = offered if VALID_ID.fullmatch(offered) else f"req_{uuid.uuid4().hex}"
         scope.setdefault("state", {})["request_id"] = request_id
         names = ("x-request-id", "request-id") if is_message(scope) else ("x-request-id",)
+        method = scope["method"]
+        if is_head := method == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server's own stays, so that it sends no body either
         status = 0
         started = time.perf_counter()
 
@@ -56,6 +59,8 @@ class RequestFrame:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message).update(dict.fromkeys(names, request_id))
+            elif is_head:
+                message = {**message, "body": b""}
             await send(message)
 
         try:
@@ -68,17 +73,17 @@ class RequestFrame:
                 raise
             await error.response(scope)(scope, receive, send_with_id)
         finally:
-            self._record(scope, request_id, status, time.perf_counter() - started)
+            self._record(scope, method, request_id, status, time.perf_counter() - started)
 
-    def _record(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, method: str, request_id: str, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
         self._on_request(route, status)
         level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
         if LOG.isEnabledFor(level):
             caller = scope.get("state", {}).get("caller")
             key = f" with key {caller.label}" if caller is not None and caller.label else ""
-            method, milliseconds = scope["method"], seconds * 1e3
-            LOG.log(level, "Request %s%s: %s %s %d in %.1f ms.", request_id, key, method, route, status, milliseconds)
+            took = seconds * 1e3
+            LOG.log(level, "Request %s%s: %s %s %d in %.1f ms.", request_id, key, method, route, status, took)
 
 
 class BodyLimit:
@@ -92,7 +97,7 @@ class BodyLimit:
         self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        if scope["type"] != "http" or scope["method"] in ("GET", "OPTIONS"):
             await self._app(scope, receive, send)
             return
         is_session = scope["method"] == "PUT" and scope["state"]["caller"].is_admin

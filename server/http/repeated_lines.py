@@ -13,9 +13,6 @@ SECONDS = 60.0
 KINDS = (  # how such lines begin
     "A connection was closed",
     "Too many connections",
-    "Invalid HTTP request received",
-    "Unsupported upgrade request",
-    "No supported WebSocket library",
     "socket.accept() out of system resource",
     "A session cannot be written",
     "A session was not read",

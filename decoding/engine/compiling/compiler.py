@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from threading import Thread
 
 from decoding.process.machine import cores
 
@@ -22,6 +23,8 @@ class Compiler:
         command = (sys.executable, "-m", "decoding.engine.compiling", "--parent", str(os.getpid()), *groups)
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         self._done: set[str] = set()
+        # So that it leaves the table of processes when it ends, also where nobody waits for it yet.
+        Thread(target=self._process.wait, name="compiler", daemon=True).start()
 
     def wait_for(self, group: str) -> None:
         """Until the group is compiled or nothing more will be."""

@@ -20,8 +20,8 @@ from tests.server.attacks.target import Target, post_of
 Attack = Callable[[Target], Sequence[int]]
 
 LONG = "the cat sat on a mat and "
-GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-POST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 def at_once(count: int, work: Callable[[int], int]) -> list[int]:

@@ -91,10 +91,8 @@ class Target:
 def post_of(path: str, body: Mapping[str, object] | bytes) -> bytes:
     """The bytes of a request."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
-    return head.encode() + content
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
 
 def footprint(pid: int) -> Footprint:

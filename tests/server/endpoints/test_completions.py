@@ -230,7 +230,7 @@ def test_a_plain_client_that_leaves_while_it_waits_frees_its_request(server: Run
 
 def test_a_slow_reader_delays_nobody_and_gets_everything(server: RunningServer) -> None:
     body = json.dumps({"prompt": script(per_step=1), "max_tokens": 4000, "stream": True}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         slow.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))

@@ -214,6 +214,18 @@ def test_a_base_url_that_lacks_the_version_is_told(server: RunningServer) -> Non
     assert "base URL" not in server.http.get("/nonsense").json()["error"]["message"]
 
 
+def test_a_slash_at_the_end_leads_nowhere_and_is_told(server: RunningServer) -> None:
+    for path in ("/v1/completions/", "/v1/chat/completions/", "/health/"):
+        response = server.http.request("GET" if path == "/health/" else "POST", path, headers={"Host": "localhost:1"})
+        assert (response.status_code, "location" in response.headers) == (404, False)
+        assert response.json()["error"]["message"].endswith("No path of this server ends in a slash: leave it out.")
+
+
+def test_no_page_has_scripts_from_elsewhere(server: RunningServer) -> None:
+    assert [server.get(path).status_code for path in ("/docs", "/docs/oauth2-redirect", "/redoc")] == [404] * 3
+    assert server.get("/openapi.json").json()["paths"]["/v1/completions"]
+
+
 def test_ids_have_the_form_clients_look_for(server: RunningServer) -> None:
     assert server.post(prompt="a", max_tokens=1).json()["id"].startswith("cmpl-")
     assert server.chat("a", max_tokens=1).json()["id"].startswith("chatcmpl-")

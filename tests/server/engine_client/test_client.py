@@ -624,7 +624,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, drain_delay: float) -> Non
 
 def test_sighup_reads_the_keys_again_and_ends_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("alice")
+    keys.write_text("alice\n")
     monkeypatch.setenv("GANDER_API_KEY_FILE", str(keys))
     with (
         server_process(make_model_folder(tmp_path / "toy"), 5) as (process, url, lines),
@@ -636,7 +636,7 @@ def test_sighup_reads_the_keys_again_and_ends_no_stream(tmp_path: Path, monkeypa
         with client.stream("POST", "/v1/completions", json=body) as reply:
             stream = reply.iter_text()
             text = next(stream)
-            keys.write_text("carol")
+            keys.write_text("carol\n")
             os.utime(keys, ns=(before, before))  # so that it seems unchanged
             process.send_signal(signal.SIGHUP)
             wait_until(lambda: any("was read again: 1 keys" in line for line in lines))
@@ -679,7 +679,8 @@ def test_a_client_that_does_not_read_its_stream_holds_up_no_stop(tmp_path: Path,
         wait_until(lambda: httpx.get(f"{url}/ready", timeout=PATIENCE).status_code == 200)
         fields = {"prompt": script(per_step=100), "max_tokens": 2000, "n": 8, "logprobs": 20}
         body = json.dumps(fields | {"stream": True}).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", httpx.URL(url).port))
         connection.sendall(head.encode() + body)

@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from decoding.errors import ConfigError
 from server.config import ServerSettings
 from server.http.keys import KeyRing
 from server.http.repeated_lines import OnceAMinute
-from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
+from tests.server.servers import RunningServer, make_model_folder, running_server
 
 HASHED = hashlib.sha256(b"carol").hexdigest()
 
@@ -36,6 +37,20 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
+def write_still(file: Path, content: str | bytes) -> None:
+    """Write a file that then seems to be a minute old."""
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    minute_ago = time.time() - 60
+    os.utime(file, (minute_ago, minute_ago))
+
+
+def ring_of(file: Path, content: str, now: Callable[[], float]) -> KeyRing:
+    """The keys of a file that is written now."""
+    file.write_text(content)
+    os.utime(file, (now(), now()))
+    return KeyRing(None, None, str(file), now)
+
+
 def status(server: RunningServer, path: str, key: str | None, method: str = "GET") -> int:
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     return server.http.request(method, path, headers=headers).status_code
@@ -44,7 +59,7 @@ def status(server: RunningServer, path: str, key: str | None, method: str = "GET
 def test_only_health_ready_and_the_page_are_open(locked: RunningServer) -> None:
     for path in ("/health", "/ready", "/", "/web/app.js"):
         assert status(locked, path, None) == 200
-    for path in ("/v1/models", "/version", "/docs", "/openapi.json", "/metrics", "/v1/sessions", "/nothing"):
+    for path in ("/v1/models", "/version", "/openapi.json", "/metrics", "/v1/sessions", "/nothing"):
         response = locked.http.get(path)
         assert response.status_code == 401, path
         assert response.json()["error"]["code"] == "invalid_api_key"
@@ -127,14 +142,14 @@ def test_a_key_sees_its_own_sessions_and_an_admin_all(locked: RunningServer) -> 
 def test_the_file_is_read_again_when_it_changes(locked: RunningServer) -> None:
     path = Path(locked.service.settings.api_key_file or "")
     before = path.read_text()
-    path.write_text("dave\nadmin erin\n")
-    wait_until(lambda: status(locked, "/v1/models", "dave") == 200)
+    write_still(path, "dave\nadmin erin\n")
+    assert status(locked, "/v1/models", "dave") == 200
     assert status(locked, "/v1/models", "bob") == 401
     assert status(locked, "/metrics", "erin") == 200
     path.unlink()
     assert status(locked, "/v1/models", "dave") == 200  # the last keys read still hold
-    path.write_text(before)
-    wait_until(lambda: status(locked, "/v1/models", "bob") == 200)
+    write_still(path, before)
+    assert status(locked, "/v1/models", "bob") == 200
 
 
 def test_a_web_page_may_call_from_the_allowed_origin_only(locked: RunningServer, server: RunningServer) -> None:
@@ -192,18 +207,54 @@ def test_a_file_that_makes_no_keys_is_told_once_and_a_missing_one_once_a_minute(
     file = tmp_path / "keys"
     file.write_text("alice\n")
     ring = KeyRing(None, None, str(file))
-    file.write_text("alice speed=2\n")
+    write_still(file, "alice speed=2\n")
     assert all(ring.find("alice") for _ in range(3))
     assert len(caplog.messages) == 1
-    file.write_bytes(b"\xff" * 20)
+    write_still(file, b"\xff" * 20)
     assert all(ring.find("alice") for _ in range(3))
     assert len(caplog.messages) == 2
     file.unlink()
     assert all(ring.find("alice") for _ in range(3))
     shown = OnceAMinute(now=lambda: 0.0)
     assert [shown.filter(record) for record in caplog.records[2:]] == [True, False, False]
-    file.write_text("bob\n")
+    write_still(file, "bob\n")
     assert ring.find("bob")
+
+
+def test_a_file_that_is_being_written_makes_no_key_of_a_keys_beginning(tmp_path: Path) -> None:
+    file, now = tmp_path / "keys", 1000.0
+    ring = ring_of(file, "alice\n", lambda: now)
+
+    def known(content: str, still: float) -> list[str]:
+        """Whose keys hold when this was written, and nothing more for so many seconds."""
+        file.write_text(content)
+        os.utime(file, (now - still, now - still))
+        return [key for key in ("alice", "sk-long", "sk-long-secret", "bob") if ring.find(key)]
+
+    assert known("sk-long", 0) == known("sk-long", 4) == ["alice"]
+    assert known("sk-long-secret\nbo", 4.5) == ["alice"]
+    assert known("sk-long-secret\n", 0.3) == ["alice"]
+    assert known("sk-long-secret\n", 0.6) == ["sk-long-secret"]
+    assert known("", 0.4) == ["sk-long-secret"], "a file is emptied before it is written anew"
+    assert known("bob", 5.5) == ["bob"], "a last line may do without its end"
+    assert known("alice\n", -60) == ["alice"], "another machine's clock may be ahead"
+
+
+def test_a_server_that_starts_while_its_file_is_written_lets_nobody_in_by_half_a_key(tmp_path: Path) -> None:
+    file, now = tmp_path / "keys", 1000.0
+    ring = ring_of(file, "alice\nsk-long", lambda: now)
+    assert not ring.is_open
+    assert not any(ring.find(key) for key in ("", "alice", "sk-long"))
+    ring.reload()
+    assert not ring.find("sk-long")
+    now += 6
+    assert ring.find("alice")
+    assert ring.find("sk-long")
+    file.write_text("bob\n")
+    os.utime(file, (now, now))
+    assert not ring.find("bob")
+    ring.reload()
+    assert ring.find("bob"), "who asks for it has written it"
 
 
 def test_a_ring_keeps_hashes_only(tmp_path: Path) -> None:

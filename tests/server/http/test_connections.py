@@ -23,7 +23,8 @@ from server.http.connections import WAITING_BYTES, ConnectionBook, ConnectionLim
 from server.http.repeated_lines import KINDS, SECONDS, OnceAMinute
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
 
-HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SHORT, LONG = 0.4, 30.0  # seconds
 
 
@@ -103,7 +104,7 @@ def is_open(connection: socket.socket) -> bool:
 
 def test_a_head_without_end_is_refused_before_its_key_is_looked_at(patient: RunningServer) -> None:
     with connections(patient, 1) as (connection,):
-        connection.sendall(b"GET /v1/models HTTP/1.1\r\nX-Api-Key: ")
+        connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: ")
         num_sent = 0
         try:
             while num_sent < 8 * 2**20:
@@ -120,7 +121,7 @@ def test_a_head_without_end_is_refused_before_its_key_is_looked_at(patient: Runn
 )
 def test_a_large_head_is_431(patient: RunningServer, head: bytes) -> None:
     with connections(patient, 1) as (connection,):
-        connection.sendall(b"GET /health HTTP/1.1\r\n" + head + b"\r\n")
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n")
         reply = read_all(connection)
     assert status_of(reply) == 431
     assert b'"code": "head_too_large"' in reply
@@ -129,7 +130,9 @@ def test_a_large_head_is_431(patient: RunningServer, head: bytes) -> None:
 
 def test_trailers_of_any_size_are_not_taken_in(patient: RunningServer) -> None:
     with connections(patient, 1) as (connection,):
-        start = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: "
+        start = (
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: "
+        )
         connection.sendall(start)
         num_sent = 0
         try:
@@ -143,7 +146,7 @@ def test_trailers_of_any_size_are_not_taken_in(patient: RunningServer) -> None:
 def test_a_body_in_tiny_chunks_is_read(patient: RunningServer) -> None:
     body = b'{"prompt": "' + b"x" * 3000 + b'", "max_tokens": 1}'
     with connections(patient, 1) as (connection,):
-        head = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = POST + b"Transfer-Encoding: chunked\r\n\r\n"
         connection.sendall(head)
         connection.sendall(b"".join(b"1;%s\r\n%c\r\n" % (b"e" * 30, letter) for letter in body) + b"0\r\n\r\n")
         assert status_of(connection.recv(65536)) == 200
@@ -154,7 +157,7 @@ def test_a_body_in_tiny_chunks_is_read(patient: RunningServer) -> None:
     [
         b"",
         b"GET /health HTTP/1.1\r\nHost",
-        b"POST /v1/completions HTTP/1.1\r\nX-Api-Key: alice\r\nContent-Length: 5\r\n\r\n{",
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: alice\r\nContent-Length: 5\r\n\r\n{",
     ],
     ids=["silent", "head", "body"],
 )
@@ -176,7 +179,7 @@ def test_a_second_request_that_does_not_come_is_given_up(strict: RunningServer) 
 def test_a_reply_may_take_longer_than_its_request(strict: RunningServer) -> None:
     body = b'{"prompt": "{\\"say\\": \\"abcdef\\", \\"per_step\\": 1, \\"delay\\": 0.2}", "max_tokens": 6}'
     with connections(strict, 1) as (connection,):
-        head = b"POST /v1/completions HTTP/1.1\r\nX-Api-Key: alice\r\nContent-Type: application/json\r\n"
+        head = POST + b"X-Api-Key: alice\r\n"
         connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body + HEALTH[:10])
         reply = connection.recv(65536)
         assert status_of(reply) == 200
@@ -196,7 +199,7 @@ def test_silent_connections_make_room_for_later_ones_of_their_address_first(pati
 
 def test_connections_at_work_are_not_given_up_for_others(patient: RunningServer) -> None:
     body = b'{"prompt": "{\\"delay\\": 0.05}", "max_tokens": 4000, "stream": true}'
-    head = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = POST + b"Content-Length: %d\r\n\r\n" % len(body)
     with connections(patient, 6) as busy:
         for connection in busy:
             connection.sendall(head + body)
@@ -254,7 +257,7 @@ async def until_idle() -> None:
 
 @pytest.mark.parametrize("end", [b"\r\n\r\n", b"\n\n", b"\r\n\r\n\r\n"])
 def test_a_few_requests_wait_behind_the_one_that_is_answered_and_the_rest_is_not_read(end: bytes) -> None:
-    reads, num_received = b"GET / HTTP/1.1" + end, 0
+    reads, num_received = b"GET / HTTP/1.1\r\nHost: a" + end, 0
 
     async def app(_scope: Any, receive: Any, _send: Any) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -290,7 +293,7 @@ def test_pipelined_requests_are_answered_in_order_however_they_are_cut() -> None
     def request(number: int, rng: random.Random) -> tuple[bytes, bytes]:
         """A request and what its answer says."""
         body = rng.choice([b"", b"\r\n\r\n", b"x" * rng.randrange(300), b"\r\n\r\n" * rng.randrange(300)])
-        head = b"POST /%d HTTP/1.1\r\nA: %s\r\n" % (number, b"a" * rng.randrange(100))
+        head = b"POST /%d HTTP/1.1\r\nHost: a\r\nA: %s\r\n" % (number, b"a" * rng.randrange(100))
         if rng.random() < 0.5:
             whole = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
         else:
@@ -321,7 +324,7 @@ def test_pipelined_requests_are_answered_in_order_however_they_are_cut() -> None
 
 def test_a_client_that_leaves_with_another_request_under_way_is_noticed(patient: RunningServer) -> None:
     body = b'{"prompt": "{\\"delay\\": 0.05, \\"per_step\\": 1}", "max_tokens": 4000}'
-    head = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = POST + b"Content-Length: %d\r\n\r\n" % len(body)
     with connections(patient, 1) as (connection,):
         connection.sendall(head + body + HEALTH * 10)
         wait_until(lambda: patient.service.client.num_open == 1)

@@ -3,6 +3,7 @@ kernels are compiled side by side."""
 
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,19 @@ def test_a_process_that_dies_holds_nobody_up(program: Path) -> None:
     compiler = Compiler()
     compiler.wait_for("attention")
     compiler.finish()
+
+
+def test_a_process_that_nobody_waits_for_leaves_no_zombie(program: Path, tmp_path: Path) -> None:
+    program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\n")
+    program.chmod(0o755)
+    kept, file = Compiler(), tmp_path / "pid"  # as a process that stands by keeps it
+    for _ in range(6000):
+        if file.exists() and (number := file.read_text().strip()) and not Path("/proc", number).exists():
+            break
+        time.sleep(0.01)
+    else:
+        pytest.fail("the process is still there, or is a zombie")
+    kept.finish()
 
 
 def test_groups_of_its_own_are_compiled_in_processes_side_by_side(
