@@ -26,12 +26,13 @@ BLOCKS_OF: dict[str, frozenset[str]] = {
     "system": frozenset({"text"}),
 }
 HIDDEN_CALLERS = ({"type": "direct"},)
+CacheControl = Annotated[JsonObject | None, Field(description="Count what is run as created in the cache")]
 
 
 class ContentBlock(WireModel):
     """One block of a message: text, reasoning, a tool call or its result. Images and documents are refused."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"cache_control", "citations", "signature", "data"})
+    lenient: ClassVar[frozenset[str]] = frozenset({"citations", "signature", "data"})
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"caller": HIDDEN_CALLERS, "toolset_name": ()}
 
     type: Literal["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]
@@ -43,6 +44,7 @@ class ContentBlock(WireModel):
     tool_use_id: str | None = Field(default=None, min_length=1, max_length=256)
     content: Text | None = Field(default=None, description="The text of a tool's result")
     is_error: bool = Field(default=False, description="Put `Error: ` before the result that the model reads")
+    cache_control: CacheControl = None
 
     @model_validator(mode="after")
     def _require_what_the_type_needs(self) -> ContentBlock:
@@ -65,6 +67,9 @@ def _read_blocks(value: Any) -> Any:
     return value
 
 
+Blocks = Annotated[list[ContentBlock], FailFast(), BeforeValidator(_read_blocks), OrText()]
+
+
 class Message(WireModel):
     """Lenient are fields of a reply, because clients send whole replies back."""
 
@@ -74,7 +79,7 @@ class Message(WireModel):
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"type": ("message",)}
 
     role: Role
-    content: Annotated[list[ContentBlock], FailFast(), BeforeValidator(_read_blocks), OrText()]
+    content: Blocks
 
     @model_validator(mode="after")
     def _require_blocks_of_the_role(self) -> Message:
@@ -92,20 +97,19 @@ class Message(WireModel):
 
 
 class MessageTool(WireModel):
-    """A tool of the client's own; tools that Anthropic runs or defines are not supported."""
+    """A tool of the client's own; tools that Anthropic runs or defines are not supported. defer_loading is taken as
+    false: the model sees every tool from the start."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"cache_control", "eager_input_streaming"})
-    refused: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "allowed_callers": (["direct"],),
-        "defer_loading": (False,),
-        "input_examples": ([],),
-    }
+    lenient: ClassVar[frozenset[str]] = frozenset({"defer_loading", "eager_input_streaming"})
+    refused: ClassVar[dict[str, tuple[Any, ...]]] = {"allowed_callers": (["direct"],)}
 
     type: Literal["custom"] = "custom"
     name: str = Field(pattern=FUNCTION_NAME)
     description: str = ""
     input_schema: JsonObject
+    input_examples: list[JsonObject] = Field(default=[], max_length=64, description="Shown with the schema")
     strict: bool = False
+    cache_control: CacheControl = None
 
 
 class MessageToolChoice(WireModel):
@@ -172,7 +176,6 @@ class CountRequest(SamplingRequest):
     """POST /v1/messages/count_tokens: a whole conversation."""
 
     lenient: ClassVar[frozenset[str]] = LENIENT | {
-        "cache_control",
         "diagnostics",
         "inference_geo",
         "user_profile_id",
@@ -185,19 +188,22 @@ class CountRequest(SamplingRequest):
     }
 
     messages: list[Message] = Field(min_length=1, fail_fast=True)
-    system: Text | None = None
+    system: Blocks = Field(default=[])
     stop: Stops = Field(default=[], alias="stop_sequences")
     tools: list[MessageTool] = Field(default=[], max_length=128)
     tool_choice: MessageToolChoice | None = None
     thinking: ThinkingConfig = ThinkingConfig(type="adaptive")
     output_config: OutputConfig = OutputConfig()
     context_management: ContextManagement = ContextManagement()
+    cache_control: CacheControl = None
 
     @model_validator(mode="after")
     def _require_consistency(self) -> CountRequest:
         if self.speculation.trace:
             message = "speculation.trace is for completions and chat completions; leave it out."
             raise refusal("unsupported_parameter", message, "speculation.trace")
+        if not all(block.type == "text" for block in self.system):
+            raise refusal("invalid_value", "The system prompt may have blocks of type text alone.", "system")
         if self.shown and any(block.type == "tool_use" for block in self.shown[-1].content):
             raise refusal("invalid_value", "The last message calls a tool: its result must follow.", "messages")
         choice = ToolChoice("auto") if self.tool_choice is None else self.tool_choice.choice
@@ -211,6 +217,12 @@ class CountRequest(SamplingRequest):
         while size and self.messages[size - 1].is_empty_reply:
             size -= 1
         return self.messages[:size]
+
+    @property
+    def asks_to_cache(self) -> bool:
+        """Whether a part of the prompt is marked to be cached, or the request as a whole."""
+        blocks = [*self.system, *(block for message in self.messages for block in message.content)]
+        return any(part.cache_control is not None for part in (self, *self.tools, *blocks))
 
     @property
     def is_begun(self) -> bool:

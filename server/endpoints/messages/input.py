@@ -35,7 +35,7 @@ def chat_request(body: CountRequest) -> ChatRequest:
     Raises ApiError where a message has too many tool calls.
     """
     shared = {name: getattr(body, name) for name in SamplingRequest.model_fields}
-    system = [] if body.system is None else [ChatMessage(role="system", content=body.system)]
+    system = [ChatMessage(role="system", content=_text(body.system))] if body.system else []
     chosen = body.tool_choice
     return ChatRequest.model_construct(
         **shared,
@@ -53,8 +53,10 @@ def chat_request(body: CountRequest) -> ChatRequest:
 
 
 def _tool(tool: MessageTool) -> Tool:
+    """The examples become the schema's, which templates show whole."""
+    parameters = tool.input_schema | ({"examples": tool.input_examples} if tool.input_examples else {})
     function = FunctionDefinition(
-        name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict
+        name=tool.name, description=tool.description, parameters=parameters, strict=tool.strict
     )
     return Tool(type="function", function=function)
 

@@ -20,6 +20,8 @@ TOOL: Any = {
 }
 THINKING = CHAT_TEMPLATE + "{# <think></think> #}{% if enable_thinking is false %}<no>{% endif %}"
 
+PING = 'event: ping\ndata: {"type":"ping"}'
+
 
 def script(**fields: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": json.dumps(fields)}]
@@ -35,7 +37,7 @@ def post(server: RunningServer, path: str = "", **body: Any) -> Any:
 def events_of(text: str) -> list[dict[str, Any]]:
     events = []
     for frame in text.split("\n\n")[:-1]:
-        if frame.startswith(":"):  # a comment, which keeps the connection alive
+        if frame == PING:  # which keeps the connection alive
             continue
         kind, data = frame.split("\n")
         events.append(TypeAdapter(MessageEvent).validate_python(json.loads(data.removeprefix("data: "))))
@@ -125,11 +127,63 @@ def test_a_stop_sequence_is_named_and_the_rooms_end_is_no_error(server: RunningS
     assert message["usage"]["input_tokens"] + message["usage"]["output_tokens"] == 4096
 
 
+PROMPT_LEN = len('[user]\n{"say": "a", "cached": [17]}\n[assistant]\n')
+
+
 def test_tokens_found_in_the_cache_are_not_input_tokens(server: RunningServer) -> None:
     usage = both(server, messages=script(say="a", cached=[17]))["usage"]
     assert usage["cache_read_input_tokens"] == 17
-    assert usage["input_tokens"] + 17 == len('[user]\n{"say": "a", "cached": [17]}\n[assistant]\n')
+    assert usage["input_tokens"] + 17 == PROMPT_LEN
     assert usage["cache_creation_input_tokens"] == 0
+
+
+EPHEMERAL = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+
+
+@pytest.mark.parametrize("place", ["body", "system", "tools", "messages"])
+def test_what_is_run_of_a_marked_prompt_is_created_in_the_cache(server: RunningServer, place: str) -> None:
+    asked = {"role": "user", "content": [{"type": "text", "text": script(say="a", cached=[17])[0]["content"]}]}
+    body: dict[str, Any] = {"messages": [asked]}
+    match place:
+        case "body":
+            body |= EPHEMERAL
+        case "system":
+            body["system"] = [{"type": "text", "text": "be"}, {"type": "text", "text": "brief"} | EPHEMERAL]
+        case "tools":
+            body["tools"] = [TOOL]
+        case "messages":
+            asked["content"] = [asked["content"][0] | EPHEMERAL]  # type: ignore[index]
+    usage = both(server, **body)["usage"]
+    counted = post(server, "/count_tokens", **body).json()["input_tokens"]
+    assert (usage["cache_read_input_tokens"], usage["input_tokens"]) == (17, 0)
+    assert usage["cache_creation_input_tokens"] == counted - 17 >= PROMPT_LEN - 17
+    begun = events_of(post(server, **body, stream=True).text)[0]["message"]["usage"]
+    assert (begun["input_tokens"], begun["cache_creation_input_tokens"]) == (counted, 0), "not known yet"
+
+
+def test_nothing_is_created_in_a_cache_that_is_off(tmp_path: Path) -> None:
+    settings = ServerSettings(model=str(make_model_folder(tmp_path / "toy")), prefix_cache=False, drain_seconds=1)
+    with running_server(settings) as server:
+        usage = post(server, messages=script(say="a"), **EPHEMERAL).json()["usage"]
+    assert (usage["input_tokens"] > 0, usage["cache_creation_input_tokens"]) == (True, 0)
+
+
+def test_a_silent_stream_has_pings(server: RunningServer) -> None:
+    text = post(server, messages=script(say="ab", per_step=1, delay=0.5), max_tokens=2, stream=True).text
+    assert PING in text.split("\n\n")
+    assert ": keep-alive" not in text
+    assert assembled(events_of(text))["content"] == [{"type": "text", "text": "ab"}]
+
+
+def test_examples_of_a_tools_input_are_shown_and_a_deferred_tool_too(server: RunningServer) -> None:
+    tool = TOOL | {"input_examples": [{"city": "Oslo"}], "defer_loading": True}
+    told = post(server, messages=script(tell=["prompt"], per_step=900), tools=[tool], max_tokens=4000).json()
+    prompt = bytes(json.loads(told["content"][0]["text"])["prompt"]).decode()
+    assert '"name": "weather"' in prompt
+    assert '"examples": [{"city": "Oslo"}]' in prompt
+    certain: dict[str, Any] = {"tools": [tool], "tool_choice": {"type": "tool", "name": "weather"}}
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+    assert both(server, messages=script(say=call), **certain)["stop_reason"] == "tool_use"
 
 
 def test_calls_are_blocks_and_their_results_come_back_as_messages_of_tools(server: RunningServer) -> None:
@@ -252,6 +306,9 @@ def test_an_empty_message_of_the_assistants_at_the_end_asks_for_an_ordinary_repl
         ({"stop": ["a"]}, "stop", "unknown_parameter"),
         ({"stop_sequences": ["a"] * 17}, "stop_sequences", "above_limit"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type", "invalid_value"),
+        ({"tools": [TOOL | {"input_examples": ["Oslo"]}]}, "tools.0.input_examples.0", "invalid_type"),
+        ({"cache_control": True}, "cache_control", "invalid_type"),
+        ({"system": [{"type": "thinking", "thinking": "hm"}]}, "system", "invalid_value"),
         ({"tool_choice": {"type": "any"}}, "tool_choice", "invalid_value"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name", "invalid_value"),
         ({"thinking": {"type": "deep"}}, "thinking.type", "invalid_value"),
