@@ -222,7 +222,8 @@ class CountRequest(SamplingRequest):
     def asks_to_cache(self) -> bool:
         """Whether a part of the prompt is marked to be cached, or the request as a whole."""
         blocks = [*self.system, *(block for message in self.messages for block in message.content)]
-        return any(part.cache_control is not None for part in (self, *self.tools, *blocks))
+        marks = [tool.cache_control for tool in self.tools] + [block.cache_control for block in blocks]
+        return any(mark is not None for mark in (self.cache_control, *marks))
 
     @property
     def is_begun(self) -> bool:
