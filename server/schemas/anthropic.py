@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, FailFast, Field, model_validator
 
 from server.http.errors import MAX_PARAM, shortened
 from server.schemas.base import OrText, WireModel, refusal
-from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Stops, Text
+from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Stops
 from server.schemas.structured import JsonObject
 from server.schemas.tools import FUNCTION_NAME, ToolChoice, check_tools
 
@@ -26,7 +26,44 @@ BLOCKS_OF: dict[str, frozenset[str]] = {
     "system": frozenset({"text"}),
 }
 HIDDEN_CALLERS = ({"type": "direct"},)
+T = TypeVar("T")
 CacheControl = Annotated[JsonObject | None, Field(description="Count what is run as created in the cache")]
+
+
+def require_fields(block: T, *names: str) -> T:
+    """The block. Raises a refusal where one of the fields is missing."""
+    for name in names:
+        if getattr(block, name) is None:
+            kind = getattr(block, "type", "")
+            raise refusal("missing_required_parameter", f"A block of type {kind} must have {name}.", name)
+    return block
+
+
+class ResultPart(WireModel):
+    """A part of a tool's result: text, or the name of a tool that the client has searched for."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset({"cache_control", "citations"})
+
+    type: Literal["text", "tool_reference"]
+    text: str | None = None
+    tool_name: str | None = Field(default=None, min_length=1, max_length=256)
+
+    @model_validator(mode="after")
+    def _require_what_the_type_needs(self) -> ResultPart:
+        return require_fields(self, "text" if self.type == "text" else "tool_name")
+
+
+def _read_result(value: Any) -> Any:
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    for part in value if isinstance(value, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind not in ("text", "tool_reference"):
+            message = (
+                f"This server reads text only: a tool's result is text or tool_reference, not {shortened(kind, 40)}."
+            )
+            raise refusal("unsupported_content", message)
+    return value
 
 
 class ContentBlock(WireModel):
@@ -42,16 +79,15 @@ class ContentBlock(WireModel):
     name: str | None = Field(default=None, min_length=1, max_length=256)
     input: JsonObject | None = None
     tool_use_id: str | None = Field(default=None, min_length=1, max_length=256)
-    content: Text | None = Field(default=None, description="The text of a tool's result")
+    content: Annotated[list[ResultPart], FailFast(), BeforeValidator(_read_result), OrText()] = Field(
+        default=[], description="A tool's result; a tool_reference is shown as the definition of that tool"
+    )
     is_error: bool = Field(default=False, description="Put `Error: ` before the result that the model reads")
     cache_control: CacheControl = None
 
     @model_validator(mode="after")
     def _require_what_the_type_needs(self) -> ContentBlock:
-        for name in NEEDS[self.type]:
-            if getattr(self, name) is None:
-                raise refusal("missing_required_parameter", f"A block of type {self.type} must have {name}.", name)
-        return self
+        return require_fields(self, *NEEDS[self.type])
 
 
 def _read_blocks(value: Any) -> Any:
@@ -97,10 +133,9 @@ class Message(WireModel):
 
 
 class MessageTool(WireModel):
-    """A tool of the client's own; tools that Anthropic runs or defines are not supported. defer_loading is taken as
-    false: the model sees every tool from the start."""
+    """A tool of the client's own; tools that Anthropic runs or defines are not supported."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"defer_loading", "eager_input_streaming"})
+    lenient: ClassVar[frozenset[str]] = frozenset({"eager_input_streaming"})
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"allowed_callers": (["direct"],)}
 
     type: Literal["custom"] = "custom"
@@ -109,6 +144,9 @@ class MessageTool(WireModel):
     input_schema: JsonObject
     input_examples: list[JsonObject] = Field(default=[], max_length=64, description="Shown with the schema")
     strict: bool = False
+    defer_loading: bool = Field(
+        default=False, description="Show the tool where a tool_reference names it, and from the start where none does"
+    )
     cache_control: CacheControl = None
 
 
@@ -206,6 +244,10 @@ class CountRequest(SamplingRequest):
             raise refusal("invalid_value", "The system prompt may have blocks of type text alone.", "system")
         if self.shown and any(block.type == "tool_use" for block in self.shown[-1].content):
             raise refusal("invalid_value", "The last message calls a tool: its result must follow.", "messages")
+        unknown = self.referenced - {tool.name for tool in self.tools}
+        if unknown:
+            message = f"A tool_reference names {shortened(min(unknown), MAX_PARAM)}, which is not among tools."
+            raise refusal("invalid_value", message, "messages")
         choice = ToolChoice("auto") if self.tool_choice is None else self.tool_choice.choice
         check_tools([tool.name for tool in self.tools], choice)
         return self
@@ -217,6 +259,12 @@ class CountRequest(SamplingRequest):
         while size and self.messages[size - 1].is_empty_reply:
             size -= 1
         return self.messages[:size]
+
+    @property
+    def referenced(self) -> set[str]:
+        """The tools that results refer to."""
+        parts = [part for message in self.messages for block in message.content for part in block.content]
+        return {part.tool_name for part in parts if part.tool_name is not None}
 
     @property
     def asks_to_cache(self) -> bool:

@@ -84,6 +84,7 @@ AGENTS = {
             **dict.fromkeys(CLAUDE_OFF, "1"),
         },
         calls=(
+            ("ToolSearch", {"query": "select:WebFetch"}),
             ("Read", {"file_path": f"<folder>/{FILE}"}),
             ("Edit", {"file_path": f"<folder>/{FILE}", "old_string": "helo", "new_string": "hello"}),
             ("Bash", {"command": RUN, "description": "Run the program"}),

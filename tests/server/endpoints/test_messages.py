@@ -186,6 +186,39 @@ def test_examples_of_a_tools_input_are_shown_and_a_deferred_tool_too(server: Run
     assert both(server, messages=script(say=call), **certain)["stop_reason"] == "tool_use"
 
 
+def search(**result: Any) -> list[dict[str, Any]]:
+    """A conversation in which the model has searched for a tool, and a question that is a script."""
+    called = {"type": "tool_use", "id": "c1", "name": "search", "input": {}}
+    found = {
+        "type": "tool_result",
+        "tool_use_id": "c1",
+        "content": [{"type": "tool_reference", "tool_name": "weather"}],
+    }
+    return [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [called]},
+        {"role": "user", "content": [found, {"type": "text", "text": json.dumps(result)}]},
+    ]
+
+
+def test_a_tool_that_was_searched_for_is_shown_where_it_was_found(server: RunningServer) -> None:
+    first = {"name": "search", "description": "Finds tools", "input_schema": {"type": "object"}}
+    deferred = TOOL | {"defer_loading": True}
+    told = post(server, messages=search(tell=["prompt"], per_step=900), tools=[deferred, first], max_tokens=4000).json()
+    prompt = bytes(json.loads(told["content"][0]["text"])["prompt"]).decode()
+    assert prompt.count('"name": "weather"') == 1, "what comes before it is the same as before the search"
+    shown = (
+        '[tool]\n<functions>\n<function>{"description": "Of a city", "name": "weather", "parameters": {"type": "object"'
+    )
+    assert shown in prompt
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+    message = both(server, messages=search(say=call), tools=[deferred, first])
+    assert (message["content"][0]["name"], message["content"][0]["input"]) == ("weather", {"city": "Rome"})
+    refused = server.http.post("/v1/messages", json={"messages": search(say=""), "tools": [first], "max_tokens": 9})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], "weather" in error["message"]) == (400, "messages", True)
+
+
 def test_calls_are_blocks_and_their_results_come_back_as_messages_of_tools(server: RunningServer) -> None:
     say = 'so: <tool_call>{"name": "weather", "arguments": {"city": "Oslo\\u00e9"}}</tool_call>'
     message = both(server, messages=script(say=say, per_step=5), tools=[TOOL])
