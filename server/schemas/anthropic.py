@@ -69,12 +69,13 @@ def _read_result(value: Any) -> Any:
 class ContentBlock(WireModel):
     """One block of a message: text, reasoning, a tool call or its result. Images and documents are refused."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"citations", "signature", "data"})
+    lenient: ClassVar[frozenset[str]] = frozenset({"citations", "data"})
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"caller": HIDDEN_CALLERS, "toolset_name": ()}
 
     type: Literal["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]
     text: str | None = None
     thinking: str | None = None
+    signature: str = Field(default="", description="Of a thought whose text was omitted: what this server gave")
     id: str | None = Field(default=None, min_length=1, max_length=256)
     name: str | None = Field(default=None, min_length=1, max_length=256)
     input: JsonObject | None = None
@@ -179,7 +180,8 @@ class ThinkingConfig(WireModel):
 
     type: Literal["enabled", "disabled", "adaptive"]
     display: Literal["summarized", "omitted"] = Field(
-        default="summarized", description="summarized: all of the reasoning is shown; omitted: none"
+        default="summarized",
+        description="summarized: all of the reasoning is shown; omitted: none, and signatures hold it",
     )
 
 

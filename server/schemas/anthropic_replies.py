@@ -21,7 +21,8 @@ class TextBlock(TypedDict):
 
 
 class ThinkingBlock(TypedDict):
-    """signature: some text, because clients send back only thinking blocks that have one; it is never checked."""
+    """signature: some text, because clients send back only thinking blocks that have one; it is never checked. Where
+    the client wants the text omitted, the signature brings it back."""
 
     type: Literal["thinking"]
     thinking: str

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from server.endpoints.messages.thoughts import thought_in
 from server.http.errors import require_at_most
 from server.schemas.anthropic import ContentBlock, CountRequest, MessageTool, ResultPart, Role
 from server.schemas.chat import ChatRequest
@@ -79,7 +80,7 @@ def _messages(body: CountRequest) -> Iterator[ChatMessage]:
 
 def _said(blocks: Sequence[ContentBlock]) -> ChatMessage:
     """One assistant message, from what it thought, said and called."""
-    thought = "\n".join(block.thinking for block in blocks if block.thinking is not None)
+    thought = "\n".join(block.thinking or thought_in(block.signature) for block in blocks if block.type == "thinking")
     calls = [block for block in blocks if block.type == "tool_use"]
     require_at_most(len(calls), MAX_CALLS, "messages")
     return ChatMessage(

@@ -285,6 +285,25 @@ def test_thoughts_are_blocks_of_their_own(thinker: RunningServer) -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "output_config.effort")
 
 
+def test_a_thought_that_is_omitted_comes_back_in_its_signature(tmp_path: Path) -> None:
+    thought = "{% if message.role == 'assistant' %}{{ message.reasoning_content }};{% endif %}"
+    shown = CHAT_TEMPLATE.replace("{{ message.content", thought + "{{ message.content")
+    folder = make_model_folder(tmp_path / "toy", shown)
+    hidden: dict[str, Any] = {"thinking": {"type": "adaptive", "display": "omitted"}}
+    with running_server(ServerSettings(model=str(folder), reasoning_parser="think", drain_seconds=1)) as server:
+        message = both(server, messages=script(say="<think>\nhmü\n</think>\n\nyes"), **hidden)
+        assert message["content"][0]["thinking"] == ""
+        for signature, thought in ((message["content"][0]["signature"], "hmü"), ("thought:%", ""), ("other", "")):
+            said = [message["content"][0] | {"signature": signature}, message["content"][1]]
+            messages = [
+                {"role": "user", "content": "?"},
+                {"role": "assistant", "content": said},
+                *script(tell=["prompt"], per_step=900),
+            ]
+            told = post(server, messages=messages, max_tokens=4000).json()["content"][-1]["text"]
+            assert f"[assistant]\n{thought};yes" in bytes(json.loads(told)["prompt"]).decode()
+
+
 def test_a_form_becomes_a_grammar_and_the_last_message_a_beginning(server: RunningServer) -> None:
     schema = {"type": "object", "properties": {}}
     form = {"format": {"type": "json_schema", "schema": schema}}
