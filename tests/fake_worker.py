@@ -207,10 +207,10 @@ def read_script(prompt: list[int]) -> dict[str, Any]:
 
 
 def turn_of(prompt: list[int], turns: dict[str, Any]) -> dict[str, Any]:
-    """The script of a conversation's next reply: the first of `replies` whose first line the prompt does not have, or
-    `otherwise` where the prompt lacks `needs`."""
+    """The script of a conversation's next reply: the first of `replies`, pairs of a mark and a text, whose mark the
+    prompt does not have, or `otherwise` where the prompt lacks `needs`."""
     text = bytes(token for token in prompt if token < END_TOKEN).decode()
-    replies = [reply for reply in turns["replies"] if reply.partition("\n")[0] not in text]
+    replies = [reply for mark, reply in turns["replies"] if mark not in text]
     say = replies[0] if turns["needs"] in text and replies else turns["otherwise"]
     return {"say": say, "per_step": turns["per_step"]}
 

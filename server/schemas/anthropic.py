@@ -192,7 +192,9 @@ class OutputFormat(WireModel):
 
 class OutputConfig(WireModel):
     effort: str | None = Field(
-        default=None, max_length=64, description="Reasoning effort, for chat templates that know it"
+        default=None,
+        max_length=64,
+        description="Reasoning effort, for chat templates that know it; elsewhere it changes nothing",
     )
     format: OutputFormat | None = None
 

@@ -16,6 +16,7 @@ WRONG, RIGHT = 'print("helo")', 'print("hello")'
 TASK = f"Read {FILE}, correct the word that it prints, run it, and say what it printed."
 RUN = f"python3 {FILE} > said.txt"
 DONE = "Last step: the program prints hello now."
+THOUGHT = "<think>\nWhat is left to do?\n</think>\n\n"
 OTHERWISE = "A greeting"  # to what agents ask beside the task, as for a title
 
 
@@ -35,14 +36,13 @@ class Agent:
     calls: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     replies: tuple[str, ...] = ()
 
-    def script(self) -> list[str]:
-        """The model's replies, each with a first line of its own."""
-        calls = [{"name": name, "arguments": arguments} for name, arguments in self.calls]
-        steps = [
-            f"Step {number} of the work.\n<tool_call>\n{json.dumps(call)}\n</tool_call>"
-            for number, call in enumerate(calls, 1)
-        ]
-        return [*steps, *self.replies, DONE]
+    def script(self) -> list[tuple[str, str]]:
+        """The model's replies, each after the words by which a prompt shows that it has been given."""
+        calls = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in self.calls]
+        steps = [*(f"\n<tool_call>\n{call}\n</tool_call>" for call in calls), *self.replies]
+        marks = [f"Step {number} of the work." for number in range(1, len(steps) + 1)]
+        said = [(mark, f"{THOUGHT}{mark}{step}") for mark, step in zip(marks, steps, strict=True)]
+        return [*said, (DONE, f"{THOUGHT}{DONE}")]
 
 
 OPENCODE = {
@@ -59,9 +59,7 @@ OPENCODE = {
     "permission": {"*": "allow"},
 }
 CLAUDE_OFF = ("DISABLE_TELEMETRY", "DISABLE_AUTOUPDATER", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC")
-AIDER_EDIT = (
-    f"Step 1 of the work.\n\n{FILE}\n```python\n<<<<<<< SEARCH\n{WRONG}\n=======\n{RIGHT}\n>>>>>>> REPLACE\n```\n"
-)
+AIDER_EDIT = f"\n\n{FILE}\n```python\n<<<<<<< SEARCH\n{WRONG}\n=======\n{RIGHT}\n>>>>>>> REPLACE\n```\n"
 
 AGENTS = {
     "claude": Agent(

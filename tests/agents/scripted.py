@@ -12,6 +12,7 @@ from tests.server.parsing.family_templates import TEMPLATES
 from tests.server.servers import make_model_folder
 
 MODEL = "scripted"
+THINKS = "{# <think></think> #}"  # by which the server knows that the model does
 CONTEXT = 1_000_000  # its tokens are bytes, and agents' prompts have many
 
 
@@ -23,7 +24,8 @@ def scripted_model(folder: Path, agent: Agent, names: Mapping[str, str], per_ste
         "otherwise": OTHERWISE,
         "per_step": per_step,
     }
-    return make_model_folder(folder / MODEL, TEMPLATES["hermes"], turns=turns, max_model_len=CONTEXT)
+    template = TEMPLATES["hermes"] + THINKS
+    return make_model_folder(folder / MODEL, template, turns=turns, max_model_len=CONTEXT)
 
 
 def filled(value: Any, names: Mapping[str, str]) -> Any:

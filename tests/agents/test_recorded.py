@@ -25,7 +25,10 @@ def test_the_requests_of_an_agents_task_are_answered(tmp_path: Path, name: str) 
     calls = [call for _, call in told if call is not None]
     assert calls == [{"name": call, "arguments": dict(arguments)} for call, arguments in agent.calls]
     texts = [text.strip() for text, call in told if call is None and text.strip() != OTHERWISE]
-    assert texts == [*(reply.strip() for reply in agent.replies), *([DONE] if agent.calls else [])]
+    assert texts == [
+        *(f"Step 1 of the work.{reply}".strip() for reply in agent.replies),
+        *([DONE] if agent.calls else []),
+    ]
 
 
 def test_the_documentation_lists_the_versions_that_are_pinned() -> None:

@@ -30,14 +30,15 @@ def names_of(body: CountRequest) -> Mapping[str, str]:
     return NAMES | {"reasoning_effort": "thinking"} if body.thinking.type == "disabled" else NAMES
 
 
-def chat_request(body: CountRequest) -> ChatRequest:
+def chat_request(body: CountRequest, knows_effort: bool) -> ChatRequest:
     """Copy the fields that both requests share and convert the rest, all but max_tokens. The body is already validated.
 
+    knows_effort: whether the model's template does. Elsewhere the effort is left out: Claude Code always sends one.
     Raises ApiError where a message has too many tool calls.
     """
     shared = {name: getattr(body, name) for name in SamplingRequest.model_fields}
     system = [ChatMessage(role="system", content=_text(body.system))] if body.system else []
-    chosen = body.tool_choice
+    chosen, effort = body.tool_choice, body.output_config.effort if knows_effort else None
     return ChatRequest.model_construct(
         **shared,
         messages=[*system, *_messages(body)],
@@ -45,7 +46,7 @@ def chat_request(body: CountRequest) -> ChatRequest:
         tools=[_tool(tool, tool.defer_loading and tool.name in body.referenced) for tool in body.tools],
         tool_choice=None if chosen is None else chosen.choice,
         parallel_tool_calls=chosen is None or not chosen.disable_parallel_tool_use,
-        reasoning_effort="none" if body.thinking.type == "disabled" else body.output_config.effort,
+        reasoning_effort="none" if body.thinking.type == "disabled" else effort,
         chat_template_kwargs={"enable_thinking": True} if body.thinking.type == "enabled" else {},
         add_generation_prompt=not body.is_begun,
         continue_final_message=body.is_begun,

@@ -279,10 +279,16 @@ def test_thoughts_are_blocks_of_their_own(thinker: RunningServer) -> None:
     assert bytes(json.loads(reply["content"][0]["text"])["prompt"]).endswith(b"<no>")
     reply = post(thinker, messages=messages, max_tokens=4000, thinking={"type": "enabled", "budget_tokens": 1024})
     assert not bytes(json.loads(reply.json()["content"][0]["text"])["prompt"]).endswith(b"<no>")
-    refused = thinker.http.post(
-        "/v1/messages", json={"messages": messages, "max_tokens": 1, "output_config": {"effort": "low"}}
-    )
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "output_config.effort")
+    reply = post(thinker, messages=script(say=say), output_config={"effort": "high"}).json()
+    assert reply["content"][0]["thinking"] == "hm", "Claude Code sends an effort to every model"
+
+
+def test_an_effort_reaches_a_template_that_knows_it(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy", "effort {{ reasoning_effort }}\n" + CHAT_TEMPLATE)
+    with running_server(ServerSettings(model=str(folder), drain_seconds=1)) as server:
+        messages = script(tell=["prompt"], per_step=900)
+        told = post(server, messages=messages, max_tokens=4000, output_config={"effort": "high"}).json()
+    assert bytes(json.loads(told["content"][0]["text"])["prompt"]).startswith(b"effort high\n")
 
 
 def test_a_thought_that_is_omitted_comes_back_in_its_signature(tmp_path: Path) -> None:
