@@ -53,5 +53,6 @@ def _card(service: Service, name: str, is_anthropic: bool) -> ModelCard:
         card["model_context_len"], card["context_note"] = ready.model_context_len, ready.context_note
     if is_anthropic:
         card["type"], card["display_name"] = "model", name
+        card["max_input_tokens"] = card["max_model_len"]
         card["created_at"] = datetime.fromtimestamp(service.created, UTC).isoformat().replace("+00:00", "Z")
     return card

@@ -20,7 +20,7 @@ class ModelCard(TypedDict):
     """root: the model's own name; max_model_len: the longest prompt plus reply that is served, in tokens.
 
     model_context_len: what the model itself supports, with context_note, the reason; both only where that is more.
-    type, display_name, created_at: for Anthropic's clients alone.
+    type, display_name, created_at, max_input_tokens: for Anthropic's clients alone.
     """
 
     id: str
@@ -35,6 +35,7 @@ class ModelCard(TypedDict):
     type: NotRequired[Literal["model"]]
     display_name: NotRequired[str]
     created_at: NotRequired[str]
+    max_input_tokens: NotRequired[int | None]
 
 
 class ModelList(TypedDict):

@@ -58,6 +58,21 @@ OPENCODE = {
     },
     "permission": {"*": "allow"},
 }
+CODEX = """model = "<model>"
+model_provider = "local"
+approval_policy = "never"
+sandbox_mode = "danger-full-access"
+model_context_window = 1000000
+[model_providers.local]
+name = "local"
+base_url = "<url>/v1"
+wire_api = "responses"
+request_max_retries = 0
+stream_max_retries = 0
+[analytics]
+enabled = false
+"""
+PATCH = f"*** Begin Patch\n*** Update File: {FILE}\n@@\n-{WRONG}\n+{RIGHT}\n*** End Patch"
 CLAUDE_OFF = ("DISABLE_TELEMETRY", "DISABLE_AUTOUPDATER", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC")
 AIDER_EDIT = f"\n\n{FILE}\n```python\n<<<<<<< SEARCH\n{WRONG}\n=======\n{RIGHT}\n>>>>>>> REPLACE\n```\n"
 
@@ -86,6 +101,17 @@ AGENTS = {
             ("Read", {"file_path": f"<folder>/{FILE}"}),
             ("Edit", {"file_path": f"<folder>/{FILE}", "old_string": "helo", "new_string": "hello"}),
             ("Bash", {"command": RUN, "description": "Run the program"}),
+        ),
+    ),
+    "codex": Agent(
+        program="codex",
+        command=("exec", "--skip-git-repo-check", TASK),
+        needs='"name": "exec_command"',
+        files={".codex/config.toml": CODEX},
+        calls=(
+            ("exec_command", {"cmd": f"cat {FILE}"}),
+            ("exec_command", {"cmd": f"apply_patch <<'EOF'\n{PATCH}\nEOF"}),
+            ("exec_command", {"cmd": RUN}),
         ),
     ),
     "opencode": Agent(

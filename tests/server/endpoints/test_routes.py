@@ -26,6 +26,7 @@ def test_anthropics_client_reads_the_models_it_knows(server: RunningServer) -> N
     assert page["data"] == [card]
     assert (page["has_more"], page["first_id"], page["last_id"]) == (False, "toy", "toy")
     assert (card["id"], card["type"], card["display_name"]) == ("toy", "model", "toy")
+    assert card["max_input_tokens"] == 4096
     assert datetime.fromisoformat(card["created_at"]).timestamp() == card["created"]
 
 
