@@ -50,6 +50,9 @@ def answer(server: RunningServer, path: str, body: dict[str, Any]) -> tuple[str,
         message = reply["choices"][0]["message"]
         called = [call["function"] for call in message.get("tool_calls") or []]
         return message["content"] or "", _only(called, json.loads)
+    if "output" in reply:
+        said = [part["text"] for item in reply["output"] if item["type"] == "message" for part in item["content"]]
+        return "".join(said), _only([item for item in reply["output"] if item["type"] == "function_call"], json.loads)
     texts = [block["text"] for block in reply["content"] if block["type"] == "text"]
     return "".join(texts), _only([block for block in reply["content"] if block["type"] == "tool_use"])
 
