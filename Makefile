@@ -7,8 +7,9 @@ MODEL ?= gosling
 ARGS ?=
 DATA ?=
 TORCH_INDEX_URL ?=
+AGENTS ?= .agents
 
-.PHONY: serve test test-slow test-all check bench bench-gpu clean
+.PHONY: serve test test-slow test-all test-agents check bench bench-gpu clean
 
 serve: $(VENV)/.installed
 	$(BIN)/gander serve $(MODEL) $(ARGS)
@@ -23,6 +24,10 @@ test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 test-all: test test-slow
+
+# Codex, Claude Code, opencode, Qwen Code and aider do a task against a scripted model. Needs npm, and 2 GB for the agents.
+test-agents: $(VENV)/.installed-dev $(AGENTS)/.installed
+	GANDER_AGENTS=$(abspath $(AGENTS)) $(BIN)/python -m pytest tests/agents $(ARGS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -49,5 +54,13 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+$(AGENTS)/.installed: tests/agents/package.json tests/agents/requirements.txt
+	mkdir -p $(AGENTS)
+	cp tests/agents/package.json $(AGENTS)
+	npm install --prefix $(AGENTS) --no-audit --no-fund --silent
+	$(PYTHON) -m venv $(AGENTS)/aider
+	$(AGENTS)/aider/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/agents/requirements.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(AGENTS)

@@ -10,8 +10,8 @@ The last line of a prompt that is a JSON object is a script:
 Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token. The log probability of
 token t is -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used,
 each as large as its longest prompt.
-The model folder may hold fake.json: {"load_seconds", "load_failed", "crash_on_load", "context_note",
-"fingerprint", "compiling": methods that are compiled once the first request has come}.
+The model folder may hold fake.json: {"load_seconds", "load_failed", "crash_on_load", "context_note", "max_model_len",
+"fingerprint", "compiling": methods that are compiled once the first request has come, "turns": see `turn_of`}.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class Crash(Exception):
 class Running:
     """One request and how far its script has come."""
 
-    def __init__(self, submit: Submit) -> None:
+    def __init__(self, submit: Submit, options: dict[str, Any]) -> None:
         self.submit = submit
-        self.script = read_script(submit.prompt)
+        self.script = turn_of(submit.prompt, options["turns"]) if "turns" in options else read_script(submit.prompt)
         self.emitted = len(submit.resumed)
         self.tokens = islice(self._tokens(), self.emitted, None)
         self.steps = 0
@@ -206,6 +206,15 @@ def read_script(prompt: list[int]) -> dict[str, Any]:
     return {}
 
 
+def turn_of(prompt: list[int], turns: dict[str, Any]) -> dict[str, Any]:
+    """The script of a conversation's next reply: the first of `replies`, pairs of a mark and a text, whose mark the
+    prompt does not have, or `otherwise` where the prompt lacks `needs`."""
+    text = bytes(token for token in prompt if token < END_TOKEN).decode()
+    replies = [reply for mark, reply in turns["replies"] if mark not in text]
+    say = replies[0] if turns["needs"] in text and replies else turns["otherwise"]
+    return {"say": say, "per_step": turns["per_step"]}
+
+
 class FakeWorker:
     def __init__(self, inbox: str, outbox: str, running: int, parent: int, config: dict[str, Any]) -> None:
         self._file = RunningFile(running)
@@ -242,7 +251,7 @@ class FakeWorker:
 
     def _load(self) -> None:
         path = Path(self._config["model"]) / "fake.json"
-        options = json.loads(path.read_text()) if path.exists() else {}
+        self._options = options = json.loads(path.read_text()) if path.exists() else {}
         for part in range(4):
             self._send([LoadProgress(sentence=f"loading part {part}", fraction=part / 4)])
             time.sleep(options.get("load_seconds", 0) / 4)
@@ -254,8 +263,8 @@ class FakeWorker:
             os._exit(4)
         ready = Ready(
             model="fake",
-            max_model_len=MAX_MODEL_LEN,
-            model_context_len=2 * MAX_MODEL_LEN if "context_note" in options else MAX_MODEL_LEN,
+            max_model_len=options.get("max_model_len", MAX_MODEL_LEN),
+            model_context_len=(2 if "context_note" in options else 1) * options.get("max_model_len", MAX_MODEL_LEN),
             context_note=options.get("context_note"),
             max_running=self._config["max_running"] or MAX_RUNNING,
             max_batch_rows=self._config["max_batch_rows"] or 512,
@@ -296,7 +305,7 @@ class FakeWorker:
                     name = message.tenant, message.session_id
                     self._changed.add(name)
                     self._sessions[name] = max(self._sessions.get(name, 0), len(message.prompt))
-                    self._running[message.request_id] = Running(message)
+                    self._running[message.request_id] = Running(message, self._options)
                 case Abort():
                     aborted = self._running.pop(message.request_id, None)
                     if aborted is not None:

@@ -159,7 +159,7 @@ SERVER = {
         health openapi metrics models page sessions tokens chat/rendered_chat chat/options
         chat/serializer chat/route completions/options completions/serializer completions/route
         responses/input responses/items responses/serializer responses/route responses/stored
-        messages/context messages/input messages/blocks messages/serializer messages/route
+        messages/context messages/thoughts messages/input messages/blocks messages/serializer messages/route
     """,
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -16,8 +17,12 @@ router = APIRouter(prefix="/v1/models")
 @router.get("")
 async def list_models(request: Request) -> ModelList:
     """The models clients may name."""
-    service = service_of(request)
-    return ModelList(object="list", data=[_card(service, name) for name in service.settings.model_names])
+    service, is_anthropic = service_of(request), _is_anthropic(request)
+    cards = [_card(service, name, is_anthropic) for name in service.settings.model_names]
+    listed = ModelList(object="list", data=cards)
+    if is_anthropic:
+        listed["has_more"], listed["first_id"], listed["last_id"] = False, cards[0]["id"], cards[-1]["id"]
+    return listed
 
 
 @router.get("/{model:path}", responses=error_replies(404))
@@ -25,10 +30,15 @@ async def get_model(model: str, request: Request) -> ModelCard:
     """One model by its id."""
     service = service_of(request)
     service.require_name(model)
-    return _card(service, model)
+    return _card(service, model, _is_anthropic(request))
 
 
-def _card(service: Service, name: str) -> ModelCard:
+def _is_anthropic(request: Request) -> bool:
+    """Whether Anthropic's client asks: its header comes with each of its requests."""
+    return "anthropic-version" in request.headers
+
+
+def _card(service: Service, name: str, is_anthropic: bool) -> ModelCard:
     ready, folder = service.client.ready, Path(service.settings.model)
     card = ModelCard(
         id=name,
@@ -41,4 +51,8 @@ def _card(service: Service, name: str) -> ModelCard:
     )
     if ready is not None and ready.context_note is not None:
         card["model_context_len"], card["context_note"] = ready.model_context_len, ready.context_note
+    if is_anthropic:
+        card["type"], card["display_name"] = "model", name
+        card["max_input_tokens"] = card["max_model_len"]
+        card["created_at"] = datetime.fromtimestamp(service.created, UTC).isoformat().replace("+00:00", "Z")
     return card

@@ -22,7 +22,7 @@ from server.generation.spans import traced
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError, OnError, internal_error, naming
 from server.http.rate_limits import Allowance, allowance_of
-from server.http.sse import KEEP_ALIVE, EventStream, padded, until_disconnect
+from server.http.sse import EventStream, padded, until_disconnect
 from server.http.tracing import span_of
 from server.http.turn import Turn
 from server.http.work_pool import WorkPool
@@ -73,7 +73,7 @@ async def answer(
             deltas = traced(deltas, call, span)
         if call.is_streamed:
             first = await until_disconnect(request.receive, anext(deltas))
-            frames = _frames(serializer, first, deltas, usage, on_error)
+            frames = _frames(serializer, first, deltas, usage, call.keep_alive, on_error)
             return EventStream(frames if call.chunk_seconds is None else _even(frames))
         collected = await until_disconnect(request.receive, collect(deltas))
 
@@ -103,7 +103,12 @@ async def _counted(deltas: Deltas, allowance: Allowance) -> Deltas:
 
 
 async def _frames(
-    serializer: Serializer, first: list[ChoiceDelta], deltas: Deltas, usage: UsageCount, on_error: OnError
+    serializer: Serializer,
+    first: list[ChoiceDelta],
+    deltas: Deltas,
+    usage: UsageCount,
+    keep_alive: bytes,
+    on_error: OnError,
 ) -> AsyncGenerator[bytes]:
     """The bytes of the whole stream. An error after the first bytes becomes an event of its own."""
     outcome: UsageCount | ApiError = usage
@@ -117,7 +122,7 @@ async def _frames(
                     usage.add(delta)
                     chunks += serializer.chunks(delta, usage)
                     await turn.share()
-                yield b"".join(chunks) or KEEP_ALIVE
+                yield b"".join(chunks) or keep_alive
                 batch = await anext(deltas, None)
         except ApiError as error:
             on_error(error)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from server.generation.choice import ChoicePlan
+from server.http.sse import KEEP_ALIVE
 from server.prompts.tokenizer import Tokenizer
 
 
@@ -14,7 +15,8 @@ class GenerationCall:
     """The fields that all replies of one HTTP call repeat, and the choices to run.
 
     created: seconds since 1970; prompt_tokens counts every prompt once; num_choices, names: see `GenerationOptions`;
-    timeout: seconds for the whole call; chunk_seconds: between a stream's chunks, None to send tokens as they come.
+    timeout: seconds for the whole call; chunk_seconds: between a stream's chunks, None to send tokens as they come;
+    keep_alive: what a silent stream gets.
     """
 
     id: str
@@ -29,3 +31,4 @@ class GenerationCall:
     chunk_seconds: float | None
     plans: Sequence[ChoicePlan]
     names: Mapping[str, str]
+    keep_alive: bytes = KEEP_ALIVE

@@ -63,7 +63,7 @@ def conversation_of(given: ChatInput, template: ChatTemplate, special_tokens: Sp
         message = f"The arguments of all tool calls have more than {MAX_ARGUMENTS} objects, lists and members."
         raise invalid(message, "messages", "above_limit")
     messages = [_message(message, template) for message in given.messages]
-    described = [_described(tool) for tool in given.tools]
+    described = [_described(tool) for tool in given.tools if tool.is_shown]
     mark = special_tokens.mark_for([messages, described, given.options])
     shown: list[dict[str, Any]] = special_tokens.broken_up(messages, mark)
     described = special_tokens.broken_up(described, mark)

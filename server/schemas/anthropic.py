@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, FailFast, Field, model_validator
 
 from server.http.errors import MAX_PARAM, shortened
 from server.schemas.base import OrText, WireModel, refusal
-from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Stops, Text
+from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Stops
 from server.schemas.structured import JsonObject
 from server.schemas.tools import FUNCTION_NAME, ToolChoice, check_tools
 
@@ -26,30 +26,69 @@ BLOCKS_OF: dict[str, frozenset[str]] = {
     "system": frozenset({"text"}),
 }
 HIDDEN_CALLERS = ({"type": "direct"},)
+T = TypeVar("T")
+CacheControl = Annotated[JsonObject | None, Field(description="Count what is run as created in the cache")]
+
+
+def require_fields(block: T, *names: str) -> T:
+    """The block. Raises a refusal where one of the fields is missing."""
+    for name in names:
+        if getattr(block, name) is None:
+            kind = getattr(block, "type", "")
+            raise refusal("missing_required_parameter", f"A block of type {kind} must have {name}.", name)
+    return block
+
+
+class ResultPart(WireModel):
+    """A part of a tool's result: text, or the name of a tool that the client has searched for."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset({"cache_control", "citations"})
+
+    type: Literal["text", "tool_reference"]
+    text: str | None = None
+    tool_name: str | None = Field(default=None, min_length=1, max_length=256)
+
+    @model_validator(mode="after")
+    def _require_what_the_type_needs(self) -> ResultPart:
+        return require_fields(self, "text" if self.type == "text" else "tool_name")
+
+
+def _read_result(value: Any) -> Any:
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    for part in value if isinstance(value, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind not in ("text", "tool_reference"):
+            message = (
+                f"This server reads text only: a tool's result is text or tool_reference, not {shortened(kind, 40)}."
+            )
+            raise refusal("unsupported_content", message)
+    return value
 
 
 class ContentBlock(WireModel):
     """One block of a message: text, reasoning, a tool call or its result. Images and documents are refused."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"cache_control", "citations", "signature", "data"})
+    lenient: ClassVar[frozenset[str]] = frozenset({"citations", "data"})
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"caller": HIDDEN_CALLERS, "toolset_name": ()}
 
     type: Literal["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]
     text: str | None = None
     thinking: str | None = None
+    signature: str = Field(default="", description="Of a thought whose text was omitted: what this server gave")
     id: str | None = Field(default=None, min_length=1, max_length=256)
     name: str | None = Field(default=None, min_length=1, max_length=256)
     input: JsonObject | None = None
     tool_use_id: str | None = Field(default=None, min_length=1, max_length=256)
-    content: Text | None = Field(default=None, description="The text of a tool's result")
+    content: Annotated[list[ResultPart], FailFast(), BeforeValidator(_read_result), OrText()] = Field(
+        default=[], description="A tool's result; a tool_reference is shown as the definition of that tool"
+    )
     is_error: bool = Field(default=False, description="Put `Error: ` before the result that the model reads")
+    cache_control: CacheControl = None
 
     @model_validator(mode="after")
     def _require_what_the_type_needs(self) -> ContentBlock:
-        for name in NEEDS[self.type]:
-            if getattr(self, name) is None:
-                raise refusal("missing_required_parameter", f"A block of type {self.type} must have {name}.", name)
-        return self
+        return require_fields(self, *NEEDS[self.type])
 
 
 def _read_blocks(value: Any) -> Any:
@@ -65,6 +104,9 @@ def _read_blocks(value: Any) -> Any:
     return value
 
 
+Blocks = Annotated[list[ContentBlock], FailFast(), BeforeValidator(_read_blocks), OrText()]
+
+
 class Message(WireModel):
     """Lenient are fields of a reply, because clients send whole replies back."""
 
@@ -74,7 +116,7 @@ class Message(WireModel):
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"type": ("message",)}
 
     role: Role
-    content: Annotated[list[ContentBlock], FailFast(), BeforeValidator(_read_blocks), OrText()]
+    content: Blocks
 
     @model_validator(mode="after")
     def _require_blocks_of_the_role(self) -> Message:
@@ -94,18 +136,19 @@ class Message(WireModel):
 class MessageTool(WireModel):
     """A tool of the client's own; tools that Anthropic runs or defines are not supported."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"cache_control", "eager_input_streaming"})
-    refused: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "allowed_callers": (["direct"],),
-        "defer_loading": (False,),
-        "input_examples": ([],),
-    }
+    lenient: ClassVar[frozenset[str]] = frozenset({"eager_input_streaming"})
+    refused: ClassVar[dict[str, tuple[Any, ...]]] = {"allowed_callers": (["direct"],)}
 
     type: Literal["custom"] = "custom"
     name: str = Field(pattern=FUNCTION_NAME)
     description: str = ""
     input_schema: JsonObject
+    input_examples: list[JsonObject] = Field(default=[], max_length=64, description="Shown with the schema")
     strict: bool = False
+    defer_loading: bool = Field(
+        default=False, description="Show the tool where a tool_reference names it, and from the start where none does"
+    )
+    cache_control: CacheControl = None
 
 
 class MessageToolChoice(WireModel):
@@ -137,7 +180,8 @@ class ThinkingConfig(WireModel):
 
     type: Literal["enabled", "disabled", "adaptive"]
     display: Literal["summarized", "omitted"] = Field(
-        default="summarized", description="summarized: all of the reasoning is shown; omitted: none"
+        default="summarized",
+        description="summarized: all of the reasoning is shown; omitted: none, and signatures hold it",
     )
 
 
@@ -148,7 +192,9 @@ class OutputFormat(WireModel):
 
 class OutputConfig(WireModel):
     effort: str | None = Field(
-        default=None, max_length=64, description="Reasoning effort, for chat templates that know it"
+        default=None,
+        max_length=64,
+        description="Reasoning effort, for chat templates that know it; elsewhere it changes nothing",
     )
     format: OutputFormat | None = None
 
@@ -172,7 +218,6 @@ class CountRequest(SamplingRequest):
     """POST /v1/messages/count_tokens: a whole conversation."""
 
     lenient: ClassVar[frozenset[str]] = LENIENT | {
-        "cache_control",
         "diagnostics",
         "inference_geo",
         "user_profile_id",
@@ -185,21 +230,28 @@ class CountRequest(SamplingRequest):
     }
 
     messages: list[Message] = Field(min_length=1, fail_fast=True)
-    system: Text | None = None
+    system: Blocks = Field(default=[])
     stop: Stops = Field(default=[], alias="stop_sequences")
     tools: list[MessageTool] = Field(default=[], max_length=128)
     tool_choice: MessageToolChoice | None = None
     thinking: ThinkingConfig = ThinkingConfig(type="adaptive")
     output_config: OutputConfig = OutputConfig()
     context_management: ContextManagement = ContextManagement()
+    cache_control: CacheControl = None
 
     @model_validator(mode="after")
     def _require_consistency(self) -> CountRequest:
         if self.speculation.trace:
             message = "speculation.trace is for completions and chat completions; leave it out."
             raise refusal("unsupported_parameter", message, "speculation.trace")
+        if not all(block.type == "text" for block in self.system):
+            raise refusal("invalid_value", "The system prompt may have blocks of type text alone.", "system")
         if self.shown and any(block.type == "tool_use" for block in self.shown[-1].content):
             raise refusal("invalid_value", "The last message calls a tool: its result must follow.", "messages")
+        unknown = self.referenced - {tool.name for tool in self.tools}
+        if unknown:
+            message = f"A tool_reference names {shortened(min(unknown), MAX_PARAM)}, which is not among tools."
+            raise refusal("invalid_value", message, "messages")
         choice = ToolChoice("auto") if self.tool_choice is None else self.tool_choice.choice
         check_tools([tool.name for tool in self.tools], choice)
         return self
@@ -211,6 +263,19 @@ class CountRequest(SamplingRequest):
         while size and self.messages[size - 1].is_empty_reply:
             size -= 1
         return self.messages[:size]
+
+    @property
+    def referenced(self) -> set[str]:
+        """The tools that results refer to."""
+        parts = [part for message in self.messages for block in message.content for part in block.content]
+        return {part.tool_name for part in parts if part.tool_name is not None}
+
+    @property
+    def asks_to_cache(self) -> bool:
+        """Whether a part of the prompt is marked to be cached, or the request as a whole."""
+        blocks = [*self.system, *(block for message in self.messages for block in message.content)]
+        marks = [tool.cache_control for tool in self.tools] + [block.cache_control for block in blocks]
+        return any(mark is not None for mark in (self.cache_control, *marks))
 
     @property
     def is_begun(self) -> bool:

@@ -21,7 +21,8 @@ class TextBlock(TypedDict):
 
 
 class ThinkingBlock(TypedDict):
-    """signature: some text, because clients send back only thinking blocks that have one; it is never checked."""
+    """signature: some text, because clients send back only thinking blocks that have one; it is never checked. Where
+    the client wants the text omitted, the signature brings it back."""
 
     type: Literal["thinking"]
     thinking: str
@@ -45,8 +46,9 @@ class OutputTokensDetails(TypedDict):
 
 
 class MessageUsage(TypedDict):
-    """The prompt's tokens are input_tokens, which were run, plus cache_read_input_tokens, which the cache had. This is
-    known only at the end: where a stream begins, all count as input_tokens."""
+    """The prompt's tokens are cache_read_input_tokens, which the cache had, plus those that were run: of a request with
+    cache_control these are cache_creation_input_tokens, and of others input_tokens. Known only at the end: where a
+    stream begins, all are input_tokens."""
 
     input_tokens: int
     cache_creation_input_tokens: int

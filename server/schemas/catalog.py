@@ -20,6 +20,7 @@ class ModelCard(TypedDict):
     """root: the model's own name; max_model_len: the longest prompt plus reply that is served, in tokens.
 
     model_context_len: what the model itself supports, with context_note, the reason; both only where that is more.
+    type, display_name, created_at, max_input_tokens: for Anthropic's clients alone.
     """
 
     id: str
@@ -31,11 +32,20 @@ class ModelCard(TypedDict):
     max_model_len: int | None
     model_context_len: NotRequired[int]
     context_note: NotRequired[str]
+    type: NotRequired[Literal["model"]]
+    display_name: NotRequired[str]
+    created_at: NotRequired[str]
+    max_input_tokens: NotRequired[int | None]
 
 
 class ModelList(TypedDict):
+    """has_more and the ids are for Anthropic's clients, which ask for pages: there is one."""
+
     object: Literal["list"]
     data: list[ModelCard]
+    has_more: NotRequired[Literal[False]]
+    first_id: NotRequired[str]
+    last_id: NotRequired[str]
 
 
 class TokenizeRequest(WireModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
 
@@ -29,8 +29,16 @@ class FunctionDefinition(WireModel):
 
 
 class Tool(WireModel):
+    is_shown: ClassVar[bool] = True  # with the others at the beginning of the prompt
+
     type: Literal["function"]
     function: FunctionDefinition
+
+
+class DeferredTool(Tool):
+    """A tool that a message of the conversation describes. It is offered like the others."""
+
+    is_shown: ClassVar[bool] = False
 
 
 MODES: tuple[Literal["none", "auto", "required"], ...] = ("none", "auto", "required")

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from pydantic_core import from_json, to_json
 
+from server.endpoints.messages.thoughts import signature_of
 from server.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from server.schemas.anthropic_replies import MessageEvent, ReplyBlock
 
@@ -19,7 +20,7 @@ from server.schemas.anthropic_replies import MessageEvent, ReplyBlock
 class MessageBlocks:
     """`add` parts, then `close`; `content` holds the blocks so far.
 
-    signature: written into every thinking block; shows_thoughts: whether thinking blocks have their text.
+    signature: of thinking blocks; shows_thoughts: whether these have their text. Where not, their signatures hold it.
     """
 
     def __init__(self, signature: str, shows_thoughts: bool) -> None:
@@ -29,6 +30,7 @@ class MessageBlocks:
         self._shows_thoughts = shows_thoughts
         self._open: ReplyBlock | None = None
         self._arguments = ""  # of the open call
+        self._omitted = ""  # thoughts of the open block
 
     def add(self, part: Part) -> Iterator[MessageEvent]:
         """Add a part, and yield its events."""
@@ -47,6 +49,8 @@ class MessageBlocks:
                 if self._shows_thoughts:
                     block["thinking"] += part.text
                     yield self._delta("thinking_delta", thinking=part.text)
+                else:
+                    self._omitted += part.text
             case CallStart():
                 yield from self._begin({"type": "tool_use", "id": part.id, "name": part.name, "input": {}})
                 self.num_calls, self._arguments = self.num_calls + 1, ""
@@ -60,8 +64,9 @@ class MessageBlocks:
         if block is None:
             return
         if block["type"] == "thinking":
-            block["signature"] = self._signature
-            yield self._delta("signature_delta", signature=self._signature)
+            block["signature"] = self._signature if self._shows_thoughts else signature_of(self._omitted)
+            self._omitted = ""
+            yield self._delta("signature_delta", signature=block["signature"])
         elif block["type"] == "tool_use":
             block["input"] = _object(self._arguments)
         yield {"type": "content_block_stop", "index": len(self.content) - 1}

@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from server.endpoints.messages.thoughts import thought_in
 from server.http.errors import require_at_most
-from server.schemas.anthropic import ContentBlock, CountRequest, MessageTool, Role
+from server.schemas.anthropic import ContentBlock, CountRequest, MessageTool, ResultPart, Role
 from server.schemas.chat import ChatRequest
 from server.schemas.generation import SamplingRequest, StreamOptions
 from server.schemas.messages import MAX_CALLS, CalledFunction, ChatMessage, MessageToolCall
 from server.schemas.structured import NamedSchema, ResponseFormat
-from server.schemas.tools import FunctionDefinition, Tool
+from server.schemas.tools import DeferredTool, FunctionDefinition, Tool
 
 # The chat request's fields, and what /v1/messages calls them: errors name the latter.
 NAMES = {
@@ -29,22 +30,23 @@ def names_of(body: CountRequest) -> Mapping[str, str]:
     return NAMES | {"reasoning_effort": "thinking"} if body.thinking.type == "disabled" else NAMES
 
 
-def chat_request(body: CountRequest) -> ChatRequest:
+def chat_request(body: CountRequest, knows_effort: bool) -> ChatRequest:
     """Copy the fields that both requests share and convert the rest, all but max_tokens. The body is already validated.
 
+    knows_effort: whether the model's template does. Elsewhere the effort is left out: Claude Code always sends one.
     Raises ApiError where a message has too many tool calls.
     """
     shared = {name: getattr(body, name) for name in SamplingRequest.model_fields}
-    system = [] if body.system is None else [ChatMessage(role="system", content=body.system)]
-    chosen = body.tool_choice
+    system = [ChatMessage(role="system", content=_text(body.system))] if body.system else []
+    chosen, effort = body.tool_choice, body.output_config.effort if knows_effort else None
     return ChatRequest.model_construct(
         **shared,
         messages=[*system, *_messages(body)],
         response_format=_format(body),
-        tools=[_tool(tool) for tool in body.tools],
+        tools=[_tool(tool, tool.defer_loading and tool.name in body.referenced) for tool in body.tools],
         tool_choice=None if chosen is None else chosen.choice,
         parallel_tool_calls=chosen is None or not chosen.disable_parallel_tool_use,
-        reasoning_effort="none" if body.thinking.type == "disabled" else body.output_config.effort,
+        reasoning_effort="none" if body.thinking.type == "disabled" else effort,
         chat_template_kwargs={"enable_thinking": True} if body.thinking.type == "enabled" else {},
         add_generation_prompt=not body.is_begun,
         continue_final_message=body.is_begun,
@@ -52,11 +54,13 @@ def chat_request(body: CountRequest) -> ChatRequest:
     )
 
 
-def _tool(tool: MessageTool) -> Tool:
+def _tool(tool: MessageTool, is_deferred: bool) -> Tool:
+    """The examples become the schema's, which templates show whole."""
+    parameters = tool.input_schema | ({"examples": tool.input_examples} if tool.input_examples else {})
     function = FunctionDefinition(
-        name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict
+        name=tool.name, description=tool.description, parameters=parameters, strict=tool.strict
     )
-    return Tool(type="function", function=function)
+    return (DeferredTool if is_deferred else Tool)(type="function", function=function)
 
 
 def _format(body: CountRequest) -> ResponseFormat | None:
@@ -66,17 +70,18 @@ def _format(body: CountRequest) -> ResponseFormat | None:
 
 def _messages(body: CountRequest) -> Iterator[ChatMessage]:
     """The chat messages. Neighbouring messages of one role are one turn."""
+    tools = {tool.name: tool for tool in body.tools}
     for role, turn in groupby(body.shown, key=lambda message: message.role):
         blocks = [block for message in turn for block in message.content]
         if role == "assistant":
             yield _said(blocks)
         else:
-            yield from _told(role, blocks)
+            yield from _told(role, blocks, tools)
 
 
 def _said(blocks: Sequence[ContentBlock]) -> ChatMessage:
     """One assistant message, from what it thought, said and called."""
-    thought = "\n".join(block.thinking for block in blocks if block.thinking is not None)
+    thought = "\n".join(block.thinking or thought_in(block.signature) for block in blocks if block.type == "thinking")
     calls = [block for block in blocks if block.type == "tool_use"]
     require_at_most(len(calls), MAX_CALLS, "messages")
     return ChatMessage(
@@ -84,7 +89,7 @@ def _said(blocks: Sequence[ContentBlock]) -> ChatMessage:
     )
 
 
-def _told(role: Role, blocks: Sequence[ContentBlock]) -> Iterator[ChatMessage]:
+def _told(role: Role, blocks: Sequence[ContentBlock], tools: Mapping[str, MessageTool]) -> Iterator[ChatMessage]:
     """Messages of a user or the system; each tool result becomes a message of its own, in the blocks' order."""
     if not blocks:
         yield ChatMessage(role=role, content="")
@@ -93,9 +98,23 @@ def _told(role: Role, blocks: Sequence[ContentBlock]) -> Iterator[ChatMessage]:
             yield ChatMessage(role=role, content=_text(list(group)))
             continue
         for block in group:
-            result = block.content or ""
+            result = "\n".join(_lines(block.content, tools))
             content = f"Error: {result}" if block.is_error else result
             yield ChatMessage(role="tool", content=content, tool_call_id=block.tool_use_id)
+
+
+def _lines(parts: Sequence[ResultPart], tools: Mapping[str, MessageTool]) -> Iterator[str]:
+    """What a tool's result shows. Tools that it refers to are written as Claude Code says that they will be."""
+    for is_text, group in groupby(parts, key=lambda part: part.type == "text"):
+        if is_text:
+            yield from (part.text or "" for part in group)
+            continue
+        yield "<functions>"
+        for part in group:
+            function = _tool(tools[part.tool_name or ""], is_deferred=True).function
+            shown = {"description": function.description, "name": function.name, "parameters": function.parameters}
+            yield f"<function>{json.dumps(shown, ensure_ascii=False)}</function>"
+        yield "</functions>"
 
 
 def _text(blocks: Sequence[ContentBlock]) -> str:

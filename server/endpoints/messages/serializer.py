@@ -15,12 +15,14 @@ from server.http.errors import ApiError
 from server.http.sse import event_frame
 from server.schemas.anthropic import MessageRequest
 from server.schemas.anthropic_replies import MessageEvent, MessageReply, MessageUsage, ReplyBlock, StopReason
+from server.schemas.replies import Usage
 
 
 @dataclass(slots=True)
 class MessageSerializer:
     call: GenerationCall
     body: MessageRequest
+    has_cache: bool  # whether the server keeps prefixes of prompts
     _blocks: MessageBlocks = field(init=False)
     _last: ChoiceDelta | None = None
 
@@ -31,7 +33,7 @@ class MessageSerializer:
         is_first, self._last = self._last is None, delta
         if is_first:
             begun = self._message([], usage)
-            begun["usage"] = _usage(usage, is_begin=True)
+            begun["usage"] = _usage_at_the_beginning(usage)
             yield event_frame({"type": "message_start", "message": begun})
         for part in delta.parts:
             yield from map(event_frame, self._blocks.add(part))
@@ -45,7 +47,7 @@ class MessageSerializer:
         end: MessageEvent = {
             "type": "message_delta",
             "delta": {"stop_reason": self._stop_reason(self._last), "stop_sequence": self._last.stop_string},
-            "usage": _usage(outcome),
+            "usage": self._usage(outcome),
         }
         self._add_report(end, self._last)
         yield event_frame(end)
@@ -73,7 +75,7 @@ class MessageSerializer:
             "content": content,
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _usage(usage),
+            "usage": self._usage(usage),
         }
 
     def _stop_reason(self, last: ChoiceDelta) -> StopReason:
@@ -87,14 +89,25 @@ class MessageSerializer:
         if self.body.speculation.report and last.stats is not None:
             reply["speculation"] = speculation_report(last.stats)
 
+    def _usage(self, count: UsageCount) -> MessageUsage:
+        """What was run is created in the cache where the client marked something for it, and plain input elsewhere."""
+        usage = count.usage()
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        run = usage["prompt_tokens"] - cached
+        created = run if self.body.asks_to_cache and self.has_cache else 0
+        return _message_usage(usage, run - created, created, cached)
 
-def _usage(count: UsageCount, is_begin: bool = False) -> MessageUsage:
-    """is_begin: of the beginning of a stream, where it is not known what the cache had."""
+
+def _usage_at_the_beginning(count: UsageCount) -> MessageUsage:
+    """Of a stream that begins, where it is not known what the cache has."""
     usage = count.usage()
-    cached = 0 if is_begin else usage["prompt_tokens_details"]["cached_tokens"]
+    return _message_usage(usage, usage["prompt_tokens"], 0, 0)
+
+
+def _message_usage(usage: Usage, plain: int, created: int, cached: int) -> MessageUsage:
     return {
-        "input_tokens": usage["prompt_tokens"] - cached,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": plain,
+        "cache_creation_input_tokens": created,
         "cache_read_input_tokens": cached,
         "output_tokens": usage["completion_tokens"],
         "output_tokens_details": {"thinking_tokens": usage["completion_tokens_details"]["reasoning_tokens"]},

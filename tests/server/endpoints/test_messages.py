@@ -20,6 +20,8 @@ TOOL: Any = {
 }
 THINKING = CHAT_TEMPLATE + "{# <think></think> #}{% if enable_thinking is false %}<no>{% endif %}"
 
+PING = 'event: ping\ndata: {"type":"ping"}'
+
 
 def script(**fields: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": json.dumps(fields)}]
@@ -35,7 +37,7 @@ def post(server: RunningServer, path: str = "", **body: Any) -> Any:
 def events_of(text: str) -> list[dict[str, Any]]:
     events = []
     for frame in text.split("\n\n")[:-1]:
-        if frame.startswith(":"):  # a comment, which keeps the connection alive
+        if frame == PING:  # which keeps the connection alive
             continue
         kind, data = frame.split("\n")
         events.append(TypeAdapter(MessageEvent).validate_python(json.loads(data.removeprefix("data: "))))
@@ -125,11 +127,96 @@ def test_a_stop_sequence_is_named_and_the_rooms_end_is_no_error(server: RunningS
     assert message["usage"]["input_tokens"] + message["usage"]["output_tokens"] == 4096
 
 
+PROMPT_LEN = len('[user]\n{"say": "a", "cached": [17]}\n[assistant]\n')
+
+
 def test_tokens_found_in_the_cache_are_not_input_tokens(server: RunningServer) -> None:
     usage = both(server, messages=script(say="a", cached=[17]))["usage"]
     assert usage["cache_read_input_tokens"] == 17
-    assert usage["input_tokens"] + 17 == len('[user]\n{"say": "a", "cached": [17]}\n[assistant]\n')
+    assert usage["input_tokens"] + 17 == PROMPT_LEN
     assert usage["cache_creation_input_tokens"] == 0
+
+
+EPHEMERAL = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+
+
+@pytest.mark.parametrize("place", ["body", "system", "tools", "messages"])
+def test_what_is_run_of_a_marked_prompt_is_created_in_the_cache(server: RunningServer, place: str) -> None:
+    asked = {"role": "user", "content": [{"type": "text", "text": script(say="a", cached=[17])[0]["content"]}]}
+    body: dict[str, Any] = {"messages": [asked]}
+    match place:
+        case "body":
+            body |= EPHEMERAL
+        case "system":
+            body["system"] = [{"type": "text", "text": "be"}, {"type": "text", "text": "brief"} | EPHEMERAL]
+        case "tools":
+            body["tools"] = [TOOL]
+        case "messages":
+            asked["content"] = [asked["content"][0] | EPHEMERAL]  # type: ignore[index]
+    usage = both(server, **body)["usage"]
+    counted = post(server, "/count_tokens", **body).json()["input_tokens"]
+    assert (usage["cache_read_input_tokens"], usage["input_tokens"]) == (17, 0)
+    assert usage["cache_creation_input_tokens"] == counted - 17 >= PROMPT_LEN - 17
+    begun = events_of(post(server, **body, stream=True).text)[0]["message"]["usage"]
+    assert (begun["input_tokens"], begun["cache_creation_input_tokens"]) == (counted, 0), "not known yet"
+
+
+def test_nothing_is_created_in_a_cache_that_is_off(tmp_path: Path) -> None:
+    settings = ServerSettings(model=str(make_model_folder(tmp_path / "toy")), prefix_cache=False, drain_seconds=1)
+    with running_server(settings) as server:
+        usage = post(server, messages=script(say="a"), **EPHEMERAL).json()["usage"]
+    assert (usage["input_tokens"] > 0, usage["cache_creation_input_tokens"]) == (True, 0)
+
+
+def test_a_silent_stream_has_pings(server: RunningServer) -> None:
+    text = post(server, messages=script(say="ab", per_step=1, delay=0.5), max_tokens=2, stream=True).text
+    assert PING in text.split("\n\n")
+    assert ": keep-alive" not in text
+    assert assembled(events_of(text))["content"] == [{"type": "text", "text": "ab"}]
+
+
+def test_examples_of_a_tools_input_are_shown_and_a_deferred_tool_too(server: RunningServer) -> None:
+    tool = TOOL | {"input_examples": [{"city": "Oslo"}], "defer_loading": True}
+    told = post(server, messages=script(tell=["prompt"], per_step=900), tools=[tool], max_tokens=4000).json()
+    prompt = bytes(json.loads(told["content"][0]["text"])["prompt"]).decode()
+    assert '"name": "weather"' in prompt
+    assert '"examples": [{"city": "Oslo"}]' in prompt
+    certain: dict[str, Any] = {"tools": [tool], "tool_choice": {"type": "tool", "name": "weather"}}
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+    assert both(server, messages=script(say=call), **certain)["stop_reason"] == "tool_use"
+
+
+def search(**result: Any) -> list[dict[str, Any]]:
+    """A conversation in which the model has searched for a tool, and a question that is a script."""
+    called = {"type": "tool_use", "id": "c1", "name": "search", "input": {}}
+    found = {
+        "type": "tool_result",
+        "tool_use_id": "c1",
+        "content": [{"type": "tool_reference", "tool_name": "weather"}],
+    }
+    return [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [called]},
+        {"role": "user", "content": [found, {"type": "text", "text": json.dumps(result)}]},
+    ]
+
+
+def test_a_tool_that_was_searched_for_is_shown_where_it_was_found(server: RunningServer) -> None:
+    first = {"name": "search", "description": "Finds tools", "input_schema": {"type": "object"}}
+    deferred = TOOL | {"defer_loading": True}
+    told = post(server, messages=search(tell=["prompt"], per_step=900), tools=[deferred, first], max_tokens=4000).json()
+    prompt = bytes(json.loads(told["content"][0]["text"])["prompt"]).decode()
+    assert prompt.count('"name": "weather"') == 1, "what comes before it is the same as before the search"
+    shown = (
+        '[tool]\n<functions>\n<function>{"description": "Of a city", "name": "weather", "parameters": {"type": "object"'
+    )
+    assert shown in prompt
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+    message = both(server, messages=search(say=call), tools=[deferred, first])
+    assert (message["content"][0]["name"], message["content"][0]["input"]) == ("weather", {"city": "Rome"})
+    refused = server.http.post("/v1/messages", json={"messages": search(say=""), "tools": [first], "max_tokens": 9})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], "weather" in error["message"]) == (400, "messages", True)
 
 
 def test_calls_are_blocks_and_their_results_come_back_as_messages_of_tools(server: RunningServer) -> None:
@@ -192,10 +279,35 @@ def test_thoughts_are_blocks_of_their_own(thinker: RunningServer) -> None:
     assert bytes(json.loads(reply["content"][0]["text"])["prompt"]).endswith(b"<no>")
     reply = post(thinker, messages=messages, max_tokens=4000, thinking={"type": "enabled", "budget_tokens": 1024})
     assert not bytes(json.loads(reply.json()["content"][0]["text"])["prompt"]).endswith(b"<no>")
-    refused = thinker.http.post(
-        "/v1/messages", json={"messages": messages, "max_tokens": 1, "output_config": {"effort": "low"}}
-    )
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "output_config.effort")
+    reply = post(thinker, messages=script(say=say), output_config={"effort": "high"}).json()
+    assert reply["content"][0]["thinking"] == "hm", "Claude Code sends an effort to every model"
+
+
+def test_an_effort_reaches_a_template_that_knows_it(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy", "effort {{ reasoning_effort }}\n" + CHAT_TEMPLATE)
+    with running_server(ServerSettings(model=str(folder), drain_seconds=1)) as server:
+        messages = script(tell=["prompt"], per_step=900)
+        told = post(server, messages=messages, max_tokens=4000, output_config={"effort": "high"}).json()
+    assert bytes(json.loads(told["content"][0]["text"])["prompt"]).startswith(b"effort high\n")
+
+
+def test_a_thought_that_is_omitted_comes_back_in_its_signature(tmp_path: Path) -> None:
+    thought = "{% if message.role == 'assistant' %}{{ message.reasoning_content }};{% endif %}"
+    shown = CHAT_TEMPLATE.replace("{{ message.content", thought + "{{ message.content")
+    folder = make_model_folder(tmp_path / "toy", shown)
+    hidden: dict[str, Any] = {"thinking": {"type": "adaptive", "display": "omitted"}}
+    with running_server(ServerSettings(model=str(folder), reasoning_parser="think", drain_seconds=1)) as server:
+        message = both(server, messages=script(say="<think>\nhmü\n</think>\n\nyes"), **hidden)
+        assert message["content"][0]["thinking"] == ""
+        for signature, thought in ((message["content"][0]["signature"], "hmü"), ("thought:%", ""), ("other", "")):
+            said = [message["content"][0] | {"signature": signature}, message["content"][1]]
+            messages = [
+                {"role": "user", "content": "?"},
+                {"role": "assistant", "content": said},
+                *script(tell=["prompt"], per_step=900),
+            ]
+            told = post(server, messages=messages, max_tokens=4000).json()["content"][-1]["text"]
+            assert f"[assistant]\n{thought};yes" in bytes(json.loads(told)["prompt"]).decode()
 
 
 def test_a_form_becomes_a_grammar_and_the_last_message_a_beginning(server: RunningServer) -> None:
@@ -252,6 +364,9 @@ def test_an_empty_message_of_the_assistants_at_the_end_asks_for_an_ordinary_repl
         ({"stop": ["a"]}, "stop", "unknown_parameter"),
         ({"stop_sequences": ["a"] * 17}, "stop_sequences", "above_limit"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type", "invalid_value"),
+        ({"tools": [TOOL | {"input_examples": ["Oslo"]}]}, "tools.0.input_examples.0", "invalid_type"),
+        ({"cache_control": True}, "cache_control", "invalid_type"),
+        ({"system": [{"type": "thinking", "thinking": "hm"}]}, "system", "invalid_value"),
         ({"tool_choice": {"type": "any"}}, "tool_choice", "invalid_value"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name", "invalid_value"),
         ({"thinking": {"type": "deep"}}, "thinking.type", "invalid_value"),

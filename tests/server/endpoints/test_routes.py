@@ -1,5 +1,6 @@
 """The small routes, and the document that describes them all."""
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,17 @@ def test_models_are_listed_and_found(server: RunningServer) -> None:
     assert card["max_model_len"] == 4096
     assert set(card) == {"id", "object", "created", "owned_by", "root", "parent", "max_model_len"}, "nothing to note"
     assert (card["root"], card["parent"]) == ("toy", None)
+
+
+def test_anthropics_client_reads_the_models_it_knows(server: RunningServer) -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    page = server.http.get("/v1/models", headers=headers).json()
+    card = server.http.get("/v1/models/toy", headers=headers).json()
+    assert page["data"] == [card]
+    assert (page["has_more"], page["first_id"], page["last_id"]) == (False, "toy", "toy")
+    assert (card["id"], card["type"], card["display_name"]) == ("toy", "model", "toy")
+    assert card["max_input_tokens"] == 4096
+    assert datetime.fromisoformat(card["created_at"]).timestamp() == card["created"]
 
 
 def test_a_model_is_served_by_each_of_its_names(tmp_path: Path) -> None:

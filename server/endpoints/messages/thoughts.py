@@ -1,0 +1,24 @@
+"""Thoughts inside the signature of a thinking block, for clients that want them omitted and send them back. Pure.
+
+A signature keeps no secret: it is how a thought comes back whose text the client was not given.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+
+OURS = "thought:"
+
+
+def signature_of(thought: str) -> str:
+    return OURS + b64encode(thought.encode()).decode()
+
+
+def thought_in(signature: str) -> str:
+    """The thought; empty where the signature holds none, such as another server's."""
+    if not signature.startswith(OURS):
+        return ""
+    try:
+        return b64decode(signature.removeprefix(OURS), validate=True).decode()
+    except ValueError:
+        return ""
