@@ -55,14 +55,13 @@ def test_no_more_states_exist_than_announced_also_where_one_makes_way_for_anothe
         reply(engine, request_of(f"before {place}", prompt_of(40, place)))
     for place in range(engine.limits.max_running):
         engine.add(replace(request_of(f"{place}", prompt_of(40, 10 + place), GREEDY), tenant="who holds all places"))
-    for _ in range(4):
+    for _ in range(8):  # until none of them shares a checkpoint's state any more
         engine.step()
     engine.add(replace(request_of("later", prompt_of(40, 20), GREEDY), tenant="who waits"))
     ended, _ = finish(engine)
     assert sum(stats.preemptions for stats in ended.values()) > 0
     announced = NUM_STATES * target.state_bytes
-    # One may never have been needed: what drafts, and so who waits for whom, hangs on the processor's numbers.
-    assert announced - target.state_bytes <= engine.stats().state_bytes <= announced
+    assert 0.95 * announced <= engine.stats().state_bytes <= announced
 
 
 @dataclass
