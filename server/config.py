@@ -10,7 +10,6 @@ import math
 import os
 import re
 from dataclasses import fields
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +19,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from decoding.config import BUNDLED_MODEL, Attention, Dtype, EngineConfig, Weights
 from decoding.core.sampling_params import MAX_LOGPROBS
+from server.http.heads.faults import as_compared
+from server.http.heads.hosts import address_of
 from server.http.keys import hashed
 from server.http.unknown_fields import UnknownFields
 from server.parsing.reply_format import families
@@ -317,7 +318,7 @@ class ServerSettings(BaseSettings):
     @classmethod
     def _check_hosts(cls, hosts: str | None) -> str | None:
         for name in () if hosts is None else hosts.split(","):
-            if not HOST_NAME.fullmatch(name.strip()) and not _is_address(name.strip().strip("[]")):
+            if not HOST_NAME.fullmatch(name.strip()) and address_of(as_compared(name.strip())) is None:
                 text = f"'{name.strip()}' is no host's name: names have neither a scheme nor a port; * stands for all."
                 raise PydanticCustomError("hosts", "{text}", {"text": text})
         return hosts
@@ -345,7 +346,7 @@ class ServerSettings(BaseSettings):
     @property
     def allowed_host_names(self) -> frozenset[str]:
         """The names of `allowed_hosts` as they are compared."""
-        given = (name.strip().strip("[]").removesuffix(".").lower() for name in (self.allowed_hosts or "").split(","))
+        given = (as_compared(name.strip()) for name in (self.allowed_hosts or "").split(","))
         return frozenset(given) - {""}
 
     def engine_config(self) -> EngineConfig:
@@ -353,14 +354,6 @@ class ServerSettings(BaseSettings):
         options = {name: getattr(self, name) for name in ENGINE_OPTIONS}
         options["kv_memory"] = None if self.kv_memory is None else amount_of(self.kv_memory)
         return EngineConfig(**options)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def amount_of(text: str) -> float:

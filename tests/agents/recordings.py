@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.agents.recorder import Recorded
+from tests.agents.scripted import replaced
 
 FOLDER = Path(__file__).parent / "recorded"
 LONGEST = 80  # characters of a text that is kept whole; others end with their first sentence or line
@@ -43,9 +44,7 @@ def recording(name: str) -> list[dict[str, Any]]:
 
 
 def _same(value: Any, names: Mapping[str, str]) -> Any:
-    text = json.dumps(value)
-    for placeholder, name in names.items():
-        text = text.replace(name, placeholder)
+    text = json.dumps(replaced(value, {name: placeholder for placeholder, name in names.items()}))
     for pattern, fixed in FRESH:
         text = pattern.sub(fixed, text)
     return json.loads(text)

@@ -20,7 +20,7 @@ def scripted_model(folder: Path, agent: Agent, names: Mapping[str, str], per_ste
     """The model's folder. per_step: tokens of a step; plain decoding has one, drafting several."""
     turns = {
         "needs": agent.needs,
-        "replies": filled(agent.script(), names),
+        "replies": replaced(agent.script(), names),
         "otherwise": OTHERWISE,
         "per_step": per_step,
     }
@@ -28,9 +28,9 @@ def scripted_model(folder: Path, agent: Agent, names: Mapping[str, str], per_ste
     return make_model_folder(folder / MODEL, template, turns=turns, max_model_len=CONTEXT)
 
 
-def filled(value: Any, names: Mapping[str, str]) -> Any:
-    """The same JSON value with its placeholders replaced."""
+def replaced(value: Any, words: Mapping[str, str]) -> Any:
+    """The same JSON value with some words replaced by others."""
     text = json.dumps(value)
-    for placeholder, name in names.items():
-        text = text.replace(placeholder, name)
+    for word, other in words.items():
+        text = text.replace(word, other)
     return json.loads(text)

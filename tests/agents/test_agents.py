@@ -19,7 +19,7 @@ import pytest
 from tests.agents.agents import AGENTS, DONE, FILE, RIGHT, WRONG, Agent
 from tests.agents.recorder import Recorded, recorder
 from tests.agents.recordings import messages_of, save
-from tests.agents.scripted import MODEL, filled, scripted_model
+from tests.agents.scripted import MODEL, replaced, scripted_model
 from tests.server.engine_client.test_client import server_process
 from tests.server.servers import PATIENCE, wait_until
 
@@ -69,8 +69,10 @@ def done_by(agent: Agent, place: Path, names: dict[str, str], per_step: int) -> 
         names = names | {"<url>": url}
         for path, content in agent.files.items():
             (home / path).parent.mkdir(parents=True, exist_ok=True)
-            (home / path).write_text(_text(filled(content, names)))
-        said = _run([_program(agent), *filled(agent.command, names)], folder, home, filled(agent.environment, names))
+            (home / path).write_text(_text(replaced(content, names)))
+        said = _run(
+            [_program(agent), *replaced(agent.command, names)], folder, home, replaced(agent.environment, names)
+        )
     return recorded, said
 
 

@@ -22,9 +22,7 @@ from decoding.drafting.block.network import BlockHead
 from decoding.kernels.cpu.attention.step_table import Table
 from decoding.kernels.cpu.program import MOST_ROWS, Rooms
 from decoding.model.layers.fuse import parts_of
-from decoding.model.layers.mlp import AnyLinear
-from decoding.model.layers.norms import FusedRmsNorm
-from decoding.model.layers.stack import StackProgram
+from decoding.model.layers.stack import StackProgram, are_known_ends
 from decoding.model.linear.grouped import GroupedEmbedding
 from decoding.model.rowwise.row_safe import RotaryTable
 
@@ -71,7 +69,7 @@ def fused_block(head: BlockHead, specs: Sequence[LayerSpec]) -> FusedBlock | Non
     norm, logits, rotary, embedding = (modules[name] for name in ("norm", "lm_head", "rotary_emb", "embed_tokens"))
     if hides_rows or config.embedding_scale != 1 or not isinstance(embedding, nn.Embedding | GroupedEmbedding):
         return None
-    if not isinstance(norm, FusedRmsNorm) or not isinstance(rotary, RotaryTable) or not isinstance(logits, AnyLinear):
+    if not are_known_ends(rotary, norm, logits):
         return None
     known = [(parts, spec) for parts, spec in zip(layers, specs, strict=True) if parts is not None]
     if len(known) < len(layers) or logits.few_rows == 0:

@@ -21,9 +21,8 @@ from decoding.kernels.cpu.program import NUM_ROWS, SOURCE, TARGET, Call, Program
 from decoding.kernels.cpu.rows import COSINES, IDS, SINES, add_floats, add_halves, look_up
 from decoding.model.layers.decoder_layer import LayerCalls, Parts
 from decoding.model.layers.fuse import parts_of
-from decoding.model.layers.mlp import AnyLinear
 from decoding.model.layers.norms import FusedRmsNorm
-from decoding.model.layers.stack import embedding_call
+from decoding.model.layers.stack import are_known_ends, embedding_call
 from decoding.model.linear.grouped import GroupedEmbedding
 from decoding.model.rowwise.row_safe import RotaryTable
 
@@ -108,8 +107,7 @@ def fused_head(head: EagleHead | MtpHead, spec: LayerSpec) -> FusedHead | None:
     hidden_norm, modules = children.pop("hidden_norm"), dict[str, Any](head.named_children())
     layer = parts_of(children, spec, num_inputs=2)
     norm, logits, rotary = modules["norm"], modules["lm_head"], modules["rotary_emb"]
-    are_norms = isinstance(hidden_norm, FusedRmsNorm) and isinstance(norm, FusedRmsNorm)
-    if layer is None or not are_norms or not isinstance(rotary, RotaryTable) or not isinstance(logits, AnyLinear):
+    if layer is None or not isinstance(hidden_norm, FusedRmsNorm) or not are_known_ends(rotary, norm, logits):
         return None
     flags = head.config.norm_before_residual, head.config.norm_output
     parts = HeadParts(head.embed_tokens, rotary, hidden_norm, layer, norm, logits, *flags)

@@ -137,6 +137,11 @@ class Stack:
         return logits_1RV
 
 
+def are_known_ends(rotary: object, norm: object, head: object) -> bool:
+    """Whether a program can take these from a model: its rotary tables, final norm, and what gives logits."""
+    return isinstance(rotary, RotaryTable) and isinstance(norm, FusedRmsNorm) and isinstance(head, AnyLinear)
+
+
 def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack | None:
     """A stack of the model's modules, still to be tried; None if the model has another form."""
     children: dict[str, Any] = dict(model.named_children())
@@ -146,9 +151,7 @@ def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack | None:
     if parts.keys() != OF_DECODER:
         return None
     layers, norm, rotary, head = tuple(parts["layers"]), parts["norm"], parts["rotary_emb"], children["lm_head"]
-    if not isinstance(norm, FusedRmsNorm) or not isinstance(rotary, RotaryTable) or not _are_alike(layers):
-        return None
-    if not isinstance(head, AnyLinear) or head.few_rows == 0:
+    if not are_known_ends(rotary, norm, head) or head.few_rows == 0 or not _are_alike(layers):
         return None
     return Stack(Modules(parts["embed_tokens"], rotary, layers, norm, head), taps)
 

@@ -32,8 +32,7 @@ class MessageSerializer:
     def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:
         is_first, self._last = self._last is None, delta
         if is_first:
-            begun = self._message([], usage)
-            begun["usage"] = _usage_at_the_beginning(usage)
+            begun = self._message([], _usage_at_the_beginning(usage))
             yield event_frame({"type": "message_start", "message": begun})
         for part in delta.parts:
             yield from map(event_frame, self._blocks.add(part))
@@ -60,13 +59,13 @@ class MessageSerializer:
                 pass  # only the blocks count
         for _ in self._blocks.close():
             pass
-        reply = self._message(self._blocks.content, usage)
+        reply = self._message(self._blocks.content, self._usage(usage))
         reply["stop_reason"] = self._stop_reason(choice.last)
         reply["stop_sequence"] = choice.last.stop_string
         self._add_report(reply, choice.last)
         return reply
 
-    def _message(self, content: list[ReplyBlock], usage: UsageCount) -> MessageReply:
+    def _message(self, content: list[ReplyBlock], usage: MessageUsage) -> MessageReply:
         return {
             "id": self.call.id,
             "type": "message",
@@ -75,7 +74,7 @@ class MessageSerializer:
             "content": content,
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": self._usage(usage),
+            "usage": usage,
         }
 
     def _stop_reason(self, last: ChoiceDelta) -> StopReason:

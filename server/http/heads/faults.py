@@ -34,7 +34,12 @@ def fault_of(version: str, headers: Headers) -> ApiError | None:
 def host_name(host: str) -> str | None:
     """The name or address in a Host header, without its port, and in small letters; None where it is none."""
     match = HOST.fullmatch(host)
-    return None if match is None else match[1].strip("[]").removesuffix(".").lower()
+    return None if match is None else as_compared(match[1])
+
+
+def as_compared(name: str) -> str:
+    """A host's name or address in the one form in which two are compared."""
+    return name.strip("[]").removesuffix(".").lower()
 
 
 def _values(headers: Headers, name: bytes) -> list[str]:

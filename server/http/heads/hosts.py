@@ -40,11 +40,11 @@ class HostCheck:
             await error.response(scope)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ApiError | None:
-        host, own = Headers(scope=scope).get("host"), _address((scope.get("server") or ("",))[0])
+        host, own = Headers(scope=scope).get("host"), address_of((scope.get("server") or ("",))[0])
         if host is None or ANY in self._names or not (self._is_everywhere or _is_loopback(own)):
             return None
         name = host_name(host) or ""
-        address = _address(name)
+        address = address_of(name)
         if name in self._names or name.endswith(".localhost") or _is_loopback(address) or (address and address == own):
             return None
         told = shortened(name, LONGEST_NAME)
@@ -56,11 +56,12 @@ class HostCheck:
 
 def is_every_address(host: str) -> bool:
     """Whether a server that listens on `host` is to be reached from elsewhere, under whatever name it has there."""
-    address = _address(host)
+    address = address_of(host)
     return not host or (address is not None and address.is_unspecified)
 
 
-def _address(text: str) -> IPv4Address | IPv6Address | None:
+def address_of(text: str) -> IPv4Address | IPv6Address | None:
+    """The address that a text is; None where it is none."""
     try:
         address = ip_address(text)
     except ValueError:

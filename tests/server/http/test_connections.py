@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPResponse
 from pathlib import Path
@@ -255,6 +255,41 @@ async def until_idle() -> None:
         await asyncio.sleep(0)
 
 
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """An application that says a request's path and body."""
+    body, is_more = b"", True
+    while is_more and (message := await receive())["type"] == "http.request":
+        body, is_more = body + message["body"], message["more_body"]
+    said = scope["path"].encode() + b" " + body + b"|"
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
+    await send({"type": "http.response.body", "body": said})
+
+
+def framed(body: bytes, rng: random.Random) -> bytes:
+    """The end of a request's head, and its body, by length or in chunks."""
+    if rng.random() < 0.5:
+        return b"Content-Length: %d\r\n\r\n" % len(body) + body
+    chunk = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
+    return b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\n\r\n"
+
+
+async def answers_to(app: Any, asked: Sequence[bytes], longest: int, rng: random.Random) -> list[bytes]:
+    """What an application answers to requests on one connection, whose bytes come in pieces of up to `longest`."""
+    protocol, transport = protocol_of(app)
+    data = b"".join(asked)
+    while data:
+        size = rng.randrange(longest) + 1
+        protocol.data_received(data[:size])
+        data = data[size:]
+        if rng.random() < 0.5 or not transport.is_read:
+            await until_idle()
+    for _ in asked:
+        await until_idle()
+    assert transport.is_read
+    protocol.connection_lost(None)
+    return [answer.partition(b"\r\n\r\n")[2] for answer in transport.written.split(b"HTTP/1.1 200 OK")[1:]]
+
+
 @pytest.mark.parametrize("end", [b"\r\n\r\n", b"\n\n", b"\r\n\r\n\r\n"])
 def test_a_few_requests_wait_behind_the_one_that_is_answered_and_the_rest_is_not_read(end: bytes) -> None:
     reads, num_received = b"GET / HTTP/1.1\r\nHost: a" + end, 0
@@ -280,43 +315,15 @@ def test_a_few_requests_wait_behind_the_one_that_is_answered_and_the_rest_is_not
 
 
 def test_pipelined_requests_are_answered_in_order_however_they_are_cut() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        body = b""
-        while (message := await receive())["type"] == "http.request":
-            body += message["body"]
-            if not message["more_body"]:
-                break
-        said = scope["path"].encode() + b" " + body + b"|"
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
-        await send({"type": "http.response.body", "body": said})
-
     def request(number: int, rng: random.Random) -> tuple[bytes, bytes]:
         """A request and what its answer says."""
         body = rng.choice([b"", b"\r\n\r\n", b"x" * rng.randrange(300), b"\r\n\r\n" * rng.randrange(300)])
         head = b"POST /%d HTTP/1.1\r\nHost: a\r\nA: %s\r\n" % (number, b"a" * rng.randrange(100))
-        if rng.random() < 0.5:
-            whole = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-        else:
-            chunk = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
-            whole = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\n\r\n"
-        return whole, b"/%d %s|" % (number, body)
+        return head + framed(body, rng), b"/%d %s|" % (number, body)
 
     async def run(rng: random.Random) -> None:
-        protocol, transport = protocol_of(app)
         asked, said = zip(*(request(number, rng) for number in range(60)), strict=True)
-        data, longest = b"".join(asked), rng.choice([3, 50, 5000, 100_000])
-        while data:
-            size = rng.randrange(longest) + 1
-            protocol.data_received(data[:size])
-            data = data[size:]
-            if rng.random() < 0.5 or not transport.is_read:
-                await until_idle()
-        for _ in asked:
-            await until_idle()
-        answers = [answer.partition(b"\r\n\r\n")[2] for answer in transport.written.split(b"HTTP/1.1 200 OK")[1:]]
-        assert answers == list(said)
-        assert transport.is_read
-        protocol.connection_lost(None)
+        assert await answers_to(echo, asked, rng.choice([3, 50, 5000, 100_000]), rng) == list(said)
 
     for seed in range(8):
         asyncio.run(run(random.Random(seed)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.http.test_connections import connections, protocol_of, read_all, status_of, until_idle
+from tests.server.http.test_connections import answers_to, connections, echo, framed, read_all, status_of
 from tests.server.servers import RunningServer
 
 BODY = b'{"prompt": "hi", "max_tokens": 2}'
@@ -70,37 +70,16 @@ def test_a_connection_through_the_server_is_refused(server: RunningServer) -> No
 
 def test_bodies_are_whole_however_their_bytes_are_cut() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        body, is_more = b"", True
-        while is_more and (message := await receive())["type"] == "http.request":
-            body, is_more = body + message["body"], message["more_body"]
-        said = scope["path"].encode() + b" " + body + b"|"
         assert b"upgrade" not in dict(scope["headers"])
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
-        await send({"type": "http.response.body", "body": said})
+        await echo(scope, receive, send)
 
     async def run(rng: random.Random) -> None:
-        protocol, transport = protocol_of(app)
-        said, data = [], b""
+        asked, said = [], []
         for number in range(20):
             body = rng.choice([b"", HIDDEN, HIDDEN * 9, b"\r\n\r\n", b"x" * 500])
-            framed = b"Content-Length: %d\r\n\r\n" % len(body) + body
-            if rng.random() < 0.5:
-                chunk = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
-                framed = b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\n\r\n"
-            data += b"POST /%d HTTP/1.1\r\n" % number + UPGRADE % b"h2c" + framed
+            asked.append(b"POST /%d HTTP/1.1\r\n" % number + UPGRADE % b"h2c" + framed(body, rng))
             said.append(b"/%d %s|" % (number, body))
-        longest = rng.choice([3, 50, 5000])
-        while data:
-            size = rng.randrange(longest) + 1
-            protocol.data_received(data[:size])
-            data = data[size:]
-            if rng.random() < 0.5 or not transport.is_read:
-                await until_idle()
-        for _ in said:
-            await until_idle()
-        answers = [answer.partition(b"\r\n\r\n")[2] for answer in transport.written.split(b"HTTP/1.1 200 OK")[1:]]
-        assert answers == said
-        protocol.connection_lost(None)
+        assert await answers_to(app, asked, rng.choice([3, 50, 5000]), rng) == said
 
     for seed in range(8):
         asyncio.run(run(random.Random(seed)))
