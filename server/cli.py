@@ -54,7 +54,7 @@ def serve(**options: Any) -> None:
     settings = _checked(given)
     _hide_keys(given)
     _warn_of_unknown_variables()
-    from server.runner import run
+    from server.process.runner import run
 
     raise typer.Exit(run(settings))
 

@@ -168,7 +168,8 @@ SERVER = {
     """,
     "applications": "app",
     "ray": "config_file http_call front application",
-    "": "runner cli",
+    "process": "draining_server startup_report runner",
+    "": "cli",
 }
 TOP = {"", "settings", "services", "applications"}  # not folders: files that stand beside the rooms
 

@@ -22,7 +22,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from server.app import create_service
 from server.config import ServerSettings
 from server.engine_client.supervisor import RestartPolicy
-from server.runner import http_config
+from server.process.runner import http_config
 from server.service import Service
 
 FAKE_WORKER = (sys.executable, "-m", "tests.fake_worker")

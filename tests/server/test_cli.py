@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import server.runner
+import server.process.runner
 from decoding.errors import ConfigError
 from server.app import create_service
 from server.cli import app
@@ -26,7 +26,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
         seen.append(settings)
         return 0
 
-    monkeypatch.setattr(server.runner, "run", run)
+    monkeypatch.setattr(server.process.runner, "run", run)
     return seen
 
 
@@ -152,7 +152,7 @@ def test_help_names_every_setting_whole(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_server_process_imports_no_torch() -> None:
     code = (
-        "import sys, server.runner, server.cli\n"
+        "import sys, server.process.runner, server.cli\n"
         "heavy = {'torch', 'transformers', 'numba'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

@@ -16,11 +16,11 @@ print("alive", flush=True)
 """
 SERVE = """
 import os, signal, sys
-import server.cli, server.runner
+import server.cli, server.process.runner
 def run(settings):
     os.kill(os.getpid(), signal.SIGHUP)
     return 7
-server.runner.run = run
+server.process.runner.run = run
 sys.argv = ["gander", "serve"]
 server.cli.main()
 """

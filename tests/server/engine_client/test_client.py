@@ -391,7 +391,7 @@ def test_restart_delays_grow_to_a_bound() -> None:
 RUN_FAKE = """
 import sys
 from server.config import ServerSettings
-from server.runner import run
+from server.process.runner import run
 settings = ServerSettings(model=sys.argv[1], port=0, drain_seconds=float(sys.argv[2]), drain_delay=float(sys.argv[3]))
 sys.exit(run(settings, (sys.executable, "-m", "tests.fake_worker")))
 """

@@ -342,7 +342,7 @@ PROGRAM = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 from server.config import ServerSettings
-from server.runner import run
+from server.process.runner import run
 from tests.server.servers import FAKE_WORKER
 sys.exit(run(ServerSettings(model={model!r}, port={port}, drain_seconds=0), FAKE_WORKER))
 """

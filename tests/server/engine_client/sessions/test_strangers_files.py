@@ -49,9 +49,10 @@ def strange_home(root: Path, random: Random) -> None:
     names = [*(path.parent.name for path in paths), *(path.name for path in paths), "tmpabcdefgh.part"]
     contents = [b"x", HEADER[:-1], b"_" + HEADER, b"gander sessions"]  # no file of strangers is quite like ours
     plant(root / "other", ["thing"], contents, random, 1)
-    if random.random() < 0.5:
-        (home / MARKER).touch()
+    is_marked = random.random() < 0.5
     plant(home, names, contents, random)
+    if is_marked:
+        (home / MARKER).touch()  # last: an empty file with a second name like a session's would be ours
 
 
 @pytest.mark.parametrize("num_trees", [200, pytest.param(1000, marks=pytest.mark.slow)])

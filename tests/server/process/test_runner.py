@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from server.config import ServerSettings
-from server.runner import _listen
+from server.process.runner import _listen
 
 
 def test_what_is_sent_leaves_at_once() -> None:
