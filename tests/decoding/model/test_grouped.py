@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
-from decoding.kernels.processor import has_feature
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
 from decoding.model.linear.groups import Groups, dequantized, quantized, symmetric
 
 KINDS = [(bits, group) for bits in (4, 5, 6, 8) for group in (16, 32)]
 SHAPES = [(64, 64), (101, 97), (7, 33), (130, 1030), (200, 16)]  # outputs and inputs
-SSE4 = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2,+popcnt"}
-AVX2_FEATURES = "+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+sse4.2,+popcnt,+movbe,+lzcnt"
-AVX2 = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": AVX2_FEATURES}
-EIGHT_LANES = {"NUMBA_CPU_NAME": "alderlake", "NUMBA_CPU_FEATURES": f"{AVX2_FEATURES},+avxvnni"}
-SIXTEEN_LANES = {
-    "NUMBA_CPU_NAME": "icelake-server",
-    "NUMBA_CPU_FEATURES": f"{AVX2_FEATURES},+avx512f,+avx512vl,+avx512bw,+avx512dq,+avx512cd,+avx512vnni",
-}
 
 
 def random_groups(shape: tuple[int, int], bits: int, group: int, zero: int | None = None) -> Groups:
@@ -97,53 +85,6 @@ def test_outputs_are_scaled_integer_sums_in_one_order_for_any_number_of_rows(
     for shape in SHAPES:
         check(shape, kind, torch.float32, zero)
     check(SHAPES[1], kind, torch.bfloat16, zero)
-
-
-def check_all() -> None:
-    for kind in KINDS:
-        check(SHAPES[1], kind, torch.float32, None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "features",
-    [
-        SSE4,
-        pytest.param(AVX2, marks=pytest.mark.skipif(not has_feature("avx2"), reason="this processor lacks AVX2")),
-        pytest.param(
-            EIGHT_LANES, marks=pytest.mark.skipif(not has_feature("avxvnni"), reason="this processor lacks AVX_VNNI")
-        ),
-        pytest.param(
-            SIXTEEN_LANES,
-            marks=pytest.mark.skipif(not has_feature("avx512vnni"), reason="this processor lacks AVX512_VNNI"),
-        ),
-    ],
-    ids=["sse4", "avx2", "avxvnni", "avx512vnni"],
-)
-def test_processors_with_other_instructions_have_the_same_bits(features: dict[str, str]) -> None:
-    code = f"from {__name__} import check_all; check_all()"
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | features, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("features", [EIGHT_LANES, SIXTEEN_LANES], ids=["avxvnni", "avx512vnni"])
-def test_processors_with_vnni_multiply_four_bytes_at_once(features: dict[str, str]) -> None:
-    """Compiled for one of them and read as text, wherever the test runs."""
-    code = (
-        "import llvmlite.binding, numba\n"
-        "from decoding.kernels.cpu.program import SHARE\n"
-        "from decoding.kernels.cpu.products.grouped.multiplying import multiply_8_of_32\n"
-        "llvmlite.binding.initialize_native_asmparser()\n"
-        "text = numba.cfunc(SHARE)(multiply_8_of_32)._library.get_asm_str()\n"
-        "assert 'vpdpbusd' in text and 'pmaddubsw' not in text and 'pmaddwd' not in text\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | features, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -22,12 +18,12 @@ from decoding.model.layers.decoder_layer import FusedLayer
 from decoding.model.layers.fuse import fuse_layers
 from decoding.model.layers.fused_mlp import FusedMlp
 from decoding.model.layers.stack import Stack, stack_of
+from decoding.model.linear import readers
 from decoding.model.linear.int8 import can_round_to_int8
-from decoding.model.linear.packed import can_pack
 from decoding.model.rowwise.replaced_functions import ReplacedFunctions
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
-from tests.decoding.model.test_panels import AVX2, DTYPES
+from tests.decoding.model.test_panels import DTYPES
 from tests.models import tiny
 from tests.trees import random_parents
 
@@ -76,6 +72,24 @@ def test_a_fused_layer_gives_the_bits_of_the_layer_it_stands_for(model_type: str
     check(load(model_type, dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_panels_have_other_bits_no_layer_is_fused_and_rows_keep_theirs(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with bfloat16 on a processor with AMX, and on one that multiplies no pairs of them."""
+    monkeypatch.setattr(readers, "fitting_panels", lambda *_: None)
+    model = load("llama", dtype)
+    assert not fused_layers(model)
+    cache = KvCache(model.new_store(2 * num_blocks_for(64)))
+    tokens = np.arange(40, dtype=np.int32)
+    rows, others = cache.new_rows(64), cache.new_rows(64)
+    whole = model.forward(pack([Segment(rows, tokens, None, "all")], cache.store))
+    for start, end in ((0, 1), (1, 8), (8, 10), (10, 40)):
+        part = model.forward(pack([Segment(others, tokens[start:end], None, "all")], cache.store))
+        assert torch.equal(part, whole[start:end]), (start, end)
+        cache.store.commit(others, np.arange(end - start, dtype=np.int32))
+
+
 @pytest.mark.skipif(not can_round_to_int8(CPU, torch.float32), reason="this processor has no VNNI")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_of_int8_weights_does_too(dtype: torch.dtype) -> None:
@@ -108,23 +122,6 @@ def test_beside_layers_that_carry_a_state_mlps_run_in_one_call(model_type: str, 
     assert not fused_layers(model)
     for count, logits in zip(counts, found, strict=True):
         assert torch.equal(logits_of(model, count), logits), count
-
-
-def check_float32_on_this_processor() -> None:
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        check(load("qwen3", torch.float32))
-
-
-@pytest.mark.slow
-def test_processors_with_avx2_alone_have_the_same_bits_too() -> None:
-    if not can_pack(CPU, torch.float32):
-        pytest.skip("this processor has other instructions")
-    code = f"from {__name__} import check_float32_on_this_processor as check; check()"
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | AVX2, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
 
 
 def test_layers_that_compute_something_else_stay_as_they_are() -> None:

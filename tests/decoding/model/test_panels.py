@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
 import sys
 from itertools import cycle
 
@@ -13,21 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from decoding.kernels.processor import has_feature
-from decoding.model.linear.packed import PackedLinear, can_pack, num_few_rows, pack_linears
+from decoding.model.linear.packed import PackedLinear, num_few_rows, pack_linears
 from decoding.model.linear.panels import Panels, fitting_panels
 from decoding.model.linear.readers import COUNTS, ROUNDS, most_rows_worth
 from decoding.model.linear.row_counts import code_bytes, padded
+from tests.levels import PAIRS_NEED
 
-CPU = torch.device("cpu")
-HALVES_NEED = pytest.mark.skipif(not has_feature("avx512bf16"), reason="this processor multiplies no bfloat16 pairs")
-DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=HALVES_NEED)]
+DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=PAIRS_NEED)]
 SHAPES = [(64, 96), (256, 64), (688, 257), (100, 97), (2050, 130), (768, 640), (36, 1)]  # input and output widths
-AVX2 = {
-    "NUMBA_CPU_NAME": "haswell",
-    "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+sse4.2,+popcnt,+movbe,+lzcnt",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-}
 
 
 def packed_layer(width: int, out_width: int, dtype: torch.dtype, has_bias: bool = True) -> PackedLinear:
@@ -187,27 +178,3 @@ def test_a_model_pads_as_its_least_served_layer_needs() -> None:
     few_rows = [layer.few_rows for layer in model]
     assert num_few_rows(model) == min(few_rows)
     assert num_few_rows(nn.Sequential()) == sys.maxsize  # nothing is left to oneDNN
-
-
-def check_float32_on_this_processor() -> None:
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        for shape in ((64, 96), (688, 257), (100, 97), (2048, 130)):
-            layer = packed_layer(*shape, torch.float32)
-            panels = panels_of(layer)
-            assert panels is not None, shape
-            rows = torch.randn(300, shape[0])
-            expected = layer.multiply(rows)
-            for count in (1, 2, 3, 4, 7, 64, 70, 300):
-                assert torch.equal(panels.multiply(rows[:count]), expected[:count]), (shape, count)
-
-
-@pytest.mark.slow
-def test_processors_with_avx2_alone_have_the_same_bits_too() -> None:
-    if not can_pack(CPU, torch.float32) or not has_feature("avx2"):
-        pytest.skip("this processor has other instructions")
-    code = f"from {__name__} import check_float32_on_this_processor as check; check()"
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | AVX2, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr

@@ -1,0 +1,64 @@
+"""The kernels' tests at each level of instructions below this processor's: a process a level."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.levels import AVX2, AVX512, AVX512_BF16, AVX512_VNNI, AVX_VNNI, SSE4, Level, multiplies_in_tiles, run_at
+
+PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow")
+GROUPED = ("tests/decoding/model/test_grouped.py",)
+PRODUCTS = (*GROUPED, "tests/decoding/model/test_panels.py", "tests/decoding/model/test_int8.py")
+LAYERS = ("tests/decoding/model/test_layers.py", "tests/decoding/drafting/eagle/test_fused_head.py")
+EVERYTHING = (  # that is compiled
+    *PRODUCTS,
+    *LAYERS,
+    "tests/decoding/kernels/cpu",
+    "tests/decoding/attention/test_attention.py",
+    "tests/decoding/model/experts",
+    "tests/decoding/model/state",
+    "tests/decoding/sampling",
+)
+
+
+def check(level: Level, files: tuple[str, ...]) -> None:
+    if not level.is_here:
+        pytest.skip("this processor lacks some of its instructions")
+    run_at(level, (*PYTEST, *files))
+
+
+@pytest.mark.parametrize("level", [AVX2, AVX512], ids=lambda level: level.processor)
+def test_products_and_layers_hold_at_lower_levels(level: Level) -> None:
+    check(level, (*PRODUCTS, *LAYERS))
+
+
+def test_bfloat16_layers_are_fused_where_no_tiles_are_used() -> None:
+    if not multiplies_in_tiles():
+        pytest.skip("this processor has no AMX, so that the tests beside run at this level anyway")
+    check(AVX512_BF16, ("tests/decoding/model/test_panels.py", *LAYERS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [AVX2, AVX_VNNI, AVX512, AVX512_VNNI, AVX512_BF16], ids=lambda level: level.processor)
+def test_everything_holds_at_each_level(level: Level) -> None:
+    check(level, EVERYTHING)
+
+
+@pytest.mark.slow
+def test_grouped_products_hold_without_avx() -> None:
+    check(SSE4, GROUPED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [AVX_VNNI, AVX512_VNNI], ids=lambda level: level.processor)
+def test_processors_with_vnni_multiply_four_bytes_at_once(level: Level) -> None:
+    """Compiled for one of them and read as text, wherever the test runs."""
+    code = (
+        "import llvmlite.binding, numba\n"
+        "from decoding.kernels.cpu.program import SHARE\n"
+        "from decoding.kernels.cpu.products.grouped.multiplying import multiply_8_of_32\n"
+        "llvmlite.binding.initialize_native_asmparser()\n"
+        "text = numba.cfunc(SHARE)(multiply_8_of_32)._library.get_asm_str()\n"
+        "assert 'vpdpbusd' in text and 'pmaddubsw' not in text and 'pmaddwd' not in text\n"
+    )
+    run_at(level, ("-c", code))

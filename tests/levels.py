@@ -1,0 +1,68 @@
+"""Instruction sets: the levels at which kernels differ, and a process that runs at a lower one than this processor's.
+
+`NUMBA_CPU_NAME=... python -m pytest`, with a level's variables, runs any tests at that level.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from decoding.kernels.processor import has_feature
+
+AVX2_FEATURES = ("avx", "avx2", "fma", "bmi", "bmi2", "f16c", "sse4.2", "popcnt", "movbe", "lzcnt")
+AVX512_FEATURES = (*AVX2_FEATURES, "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """processor: LLVM's name of one that has these features and no others of interest. onednn: what oneDNN calls it."""
+
+    processor: str
+    features: tuple[str, ...]
+    onednn: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {
+            "NUMBA_CPU_NAME": self.processor,
+            "NUMBA_CPU_FEATURES": ",".join(f"+{each}" for each in self.features),
+            "ONEDNN_MAX_CPU_ISA": self.onednn,
+        }
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this processor can run at it."""
+        return all(has_feature(each) for each in self.features)
+
+
+SSE4 = Level("nehalem", ("sse4.2", "popcnt"), "SSE41")
+AVX2 = Level("haswell", AVX2_FEATURES, "AVX2")
+AVX_VNNI = Level("alderlake", (*AVX2_FEATURES, "avxvnni"), "AVX2_VNNI")
+AVX512 = Level("skylake-avx512", AVX512_FEATURES, "AVX512_CORE")
+AVX512_VNNI = Level("icelake-server", (*AVX512_FEATURES, "avx512vnni"), "AVX512_CORE_VNNI")
+AVX512_BF16 = Level("cooperlake", (*AVX512_FEATURES, "avx512vnni", "avx512bf16"), "AVX512_CORE_BF16")
+
+
+def multiplies_in_tiles() -> bool:
+    """Whether oneDNN uses AMX, whose order of sums for bfloat16 is not the panels': nothing is fused then."""
+    return has_feature("amx-bf16") and "ONEDNN_MAX_CPU_ISA" not in os.environ
+
+
+PAIRS_NEED = pytest.mark.skipif(
+    not has_feature("avx512bf16") or multiplies_in_tiles(),
+    reason="bfloat16 panels need AVX512_BF16, and no AMX: test_levels.py runs this without it",
+)
+
+
+def run_at(level: Level, arguments: Sequence[str]) -> None:
+    """Run Python with these arguments; show what it said where it fails."""
+    run = subprocess.run(
+        [sys.executable, *arguments], env=os.environ | level.variables, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, f"{level.processor}:\n{run.stdout[-8000:]}{run.stderr[-4000:]}"
