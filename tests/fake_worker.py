@@ -37,6 +37,7 @@ from decoding.core.stats import DraftCounts, EngineStats, MethodCounts, NodeHist
 from decoding.core.step_trace import NodeTrace, StepTrace
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.process.parent import end_with
+from decoding.worker.calls import Call, Submit, request_of_call, shared_of
 from decoding.worker.messages import (
     Abort,
     Batch,
@@ -60,7 +61,6 @@ from decoding.worker.messages import (
     SessionRestored,
     Sessions,
     StepReport,
-    Submit,
     ToWorker,
 )
 from decoding.worker.running_file import RunningFile
@@ -298,14 +298,13 @@ class FakeWorker:
         while self._inbox.poll(0 if self._running else 200):
             message = self._decoder.decode(self._inbox.recv())
             match message:
-                case Submit():
+                case Call():
                     if self._is_compiling:
                         self._is_compiling = False
                         self._send([Compiling(methods=[])])
-                    name = message.tenant, message.session_id
-                    self._changed.add(name)
-                    self._sessions[name] = max(self._sessions.get(name, 0), len(message.prompt))
-                    self._running[message.request_id] = Running(message, self._options)
+                    shared = shared_of(message)
+                    for choice in message.choices:
+                        self._begin(request_of_call(message, shared, choice))
                 case Abort():
                     aborted = self._running.pop(message.request_id, None)
                     if aborted is not None:
@@ -324,6 +323,12 @@ class FakeWorker:
                 case Drain():
                     self._is_draining = True
                     return
+
+    def _begin(self, submit: Submit) -> None:
+        name = submit.tenant, submit.session_id
+        self._changed.add(name)
+        self._sessions[name] = max(self._sessions.get(name, 0), len(submit.prompt))
+        self._running[submit.request_id] = Running(submit, self._options)
 
     def _state(self, tenant: str, session_id: str) -> SessionState | None:
         size = self._sessions.get((tenant, session_id))

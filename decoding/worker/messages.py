@@ -1,4 +1,5 @@
-"""The messages between server and worker. Beside the file of what runs they are all that the two processes share.
+"""The messages between server and worker, with those of `calls` beside. Beside the file of what runs they are all that
+the two processes share.
 
 Every submitted request is answered by zero or more `Tokens` and exactly one of `Finished`, `Rejected`, `Failed` (see
 `decoding.core.events`). An aborted request is answered by `Finished` with the reason "abort". A question about sessions
@@ -10,32 +11,9 @@ from __future__ import annotations
 import msgspec
 
 from decoding.core.events import RequestEvent
-from decoding.core.sampling_params import SamplingParams
 from decoding.core.session_info import SessionInfo, SessionState
-from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import EngineStats, StepStats
-
-
-class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Run a request.
-
-    prediction holds the token ids of the text that the caller expects the reply to be. resumed holds the tokens of the
-    reply that a worker gave before it died; the reply goes on after them. call_id names the HTTP call. weight is the
-    tenant's against others; a request of lower priority goes first.
-    """
-
-    request_id: str
-    prompt: list[int]
-    sampling: SamplingParams
-    speculation: SpeculationParams
-    tenant: str = ""
-    cache_salt: str = ""
-    session_id: str = "local"
-    call_id: str = ""
-    weight: float = 1.0
-    priority: int = 0
-    prediction: list[int] = []
-    resumed: list[int] = []
+from decoding.worker.calls import Call
 
 
 class Abort(msgspec.Struct, kw_only=True, frozen=True, tag=True):
@@ -214,7 +192,7 @@ class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 SessionQuestion = ListSessions | DeleteSession | CopySession | RestoreSession | HandOver
 SessionAnswer = Sessions | SessionDeleted | SessionCopied | SessionRestored | HandedOver
-ToWorker = Submit | Abort | Drain | SessionQuestion
+ToWorker = Call | Abort | Drain | SessionQuestion
 StartEvent = LoadProgress | Compiling | Ready | LoadFailed
 SessionNews = SessionKept | SessionForgotten
 FromWorker = StartEvent | Beat | Broke | RequestEvent | StepReport | SessionNews | SessionAnswer

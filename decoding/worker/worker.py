@@ -1,13 +1,15 @@
 """The worker process: it takes messages in, calls `Engine.step` and sends out what that says. Owns the engine.
 
-The server starts it as `python -m decoding.worker`, see `arguments`. Invariant: while the process lives, every `Submit`
-is answered by exactly one of Finished, Rejected, Failed. What breaks the engine ends the process, and the server has
-another one go on with its requests.
+The server starts it as `python -m decoding.worker`, see `arguments`. Invariant: while the process lives, every request
+of a `Call` is answered by exactly one of Finished, Rejected, Failed, and between two steps no more than a few
+milliseconds go to requests that come. What breaks the engine ends the process, and the server has another one go on
+with its requests.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
 
@@ -18,8 +20,9 @@ from numpy.typing import NDArray
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from decoding.config import EngineConfig
-from decoding.core.request import Request
-from decoding.core.stats import StepStats
+from decoding.core.events import Finished
+from decoding.core.request import FinishReason, Request
+from decoding.core.stats import RequestStats, StepStats
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.engine import Engine
 from decoding.engine.fault import failed_by, rejected_by
@@ -30,11 +33,16 @@ from decoding.model.kept_timings import KeptTimings
 from decoding.process.parent import end_with_any, is_orphan
 from decoding.stores.session_store import SessionStore
 from decoding.worker import messages
+from decoding.worker.allocator import give_back_memory
 from decoding.worker.arguments import WorkerArguments
+from decoding.worker.calls import Call, Submit
 from decoding.worker.heart import Heart
+from decoding.worker.inbox import Inbox
 from decoding.worker.running_file import RunningFile
 
 IDLE_POLL_MS = 200
+TAKE_SECONDS = 0.003  # that messages may be taken in, and then requests be begun in, before the next step
+IDLE_SECONDS = 20.0  # without work, after which memory is given back to the system
 REPORT_SECONDS = 0.5  # between two reports; the last step before a rest is reported at once
 COPY_SECONDS = 0.1  # at least, between two copies of sessions for the server
 COPY_SHARE = 0.01  # of the worker's time that copies of sessions may take
@@ -42,7 +50,7 @@ COPY_SHARE = 0.01  # of the worker's time that copies of sessions may take
 logger = logging.getLogger("gander.worker")
 
 
-def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Request:
+def request_of(submit: Submit, eos_token_ids: frozenset[int]) -> Request:
     """The engine's request for a message. Raises RequestRejected for an empty prompt, and for ids of no vocabulary."""
     if not submit.prompt:
         raise RequestRejected("prompt is empty", param="prompt")
@@ -88,6 +96,8 @@ class Worker:
         self._heart = heart
         self._parent = parent
         self._is_draining = False
+        self._waiting = Inbox()
+        self._idle_since: float | None = None
         self._missing: list[str] = []
         self._untold: list[messages.FromWorker] = []  # what the last step said, and the server was not yet told
         self._steps: list[StepStats] = []
@@ -104,13 +114,14 @@ class Worker:
         end_with_any(engine.model.ranks)
         self._tell_missing(engine)
         self._send([ready_message(engine, config)])
-        while not is_orphan(self._parent) and not (self._is_draining and not engine.has_work):
+        while not is_orphan(self._parent) and not (self._is_draining and not self._has_work(engine)):
             self._heart.note_round()
-            self._drain_inbox(engine)
+            self._take_messages(engine)
+            self._begin_requests(engine)
             if engine.has_work:
                 self._step(engine)
             else:
-                engine.on_idle()
+                self._rest(engine)
             self._report(engine)
             self._tell_missing(engine)
             self._keep_sessions(engine.sessions)
@@ -122,6 +133,7 @@ class Worker:
 
     def _step(self, engine: Engine) -> None:
         """Run a step and send what it says: at once, or while a device runs the next one."""
+        self._idle_since = None
         result = engine.step(self._tell, lambda ids: self._running.write([*ids, *engine.compiling_ids]))
         self._untold = [*result.events]
         if not (engine.runs_ahead and engine.has_work):
@@ -129,32 +141,61 @@ class Worker:
         if result.stats is not None:
             self._steps.append(result.stats)
 
-    def _drain_inbox(self, engine: Engine) -> None:
-        """Take every message that has come. Wait a little for the first one when there is nothing to do."""
-        timeout = 0 if engine.has_work or self._is_draining else IDLE_POLL_MS
-        while self._inbox.poll(timeout):
-            timeout = 0
-            message = self._decoder.decode(self._inbox.recv())
-            if isinstance(message, messages.Submit | messages.Abort):
-                self._take(engine, message)
-            elif isinstance(message, messages.Drain):
-                self._is_draining = True
-            else:
-                self._answer(engine, message)
+    def _has_work(self, engine: Engine) -> bool:
+        return engine.has_work or len(self._waiting) > 0
 
-    def _take(self, engine: Engine, message: messages.Submit | messages.Abort) -> None:
-        """Begin or stop a request. What is raised for it ends it alone."""
-        request_id = message.request_id
+    def _take_messages(self, engine: Engine) -> None:
+        """Take messages for a moment. Wait a little for the first one when there is nothing to do."""
+        timeout = 0 if self._has_work(engine) or self._is_draining else IDLE_POLL_MS
+        end = math.inf
+        while time.monotonic() < end and self._inbox.poll(timeout):
+            if timeout or end == math.inf:
+                timeout, end = 0, time.monotonic() + TAKE_SECONDS
+            match self._decoder.decode(self._inbox.recv()):
+                case Call() as call:
+                    self._waiting.add(call)
+                case messages.Abort(request_id=request_id):
+                    self._abort(engine, request_id)
+                case messages.Drain():
+                    self._is_draining = True
+                case question:
+                    self._answer(engine, question)
+
+    def _begin_requests(self, engine: Engine) -> None:
+        """Begin requests for a moment, at least one. What is raised for one ends it alone."""
+        end = time.monotonic() + TAKE_SECONDS
+        while (submit := self._waiting.take()) is not None:
+            try:
+                self._running.write([submit.request_id, *engine.compiling_ids])
+                engine.add(request_of(submit, engine.model.eos_token_ids))
+            except RequestRejected as error:
+                self._send([rejected_by(submit.request_id, error)])
+            except Exception as error:
+                self._send([failed_by(submit.request_id, error)])
+            if time.monotonic() >= end:
+                return
+
+    def _abort(self, engine: Engine, request_id: str) -> None:
+        choice = self._waiting.drop(request_id)
+        if choice is not None:
+            stats = RequestStats(prompt_tokens=choice.prompt_len, emitted=len(choice.resumed))
+            self._send([Finished(request_id=request_id, reason=FinishReason.ABORT, stats=stats)])
+            return
         try:
-            if isinstance(message, messages.Submit):
-                self._running.write([request_id, *engine.compiling_ids])
-                engine.add(request_of(message, engine.model.eos_token_ids))
-            elif (finished := engine.abort(request_id)) is not None:
+            if (finished := engine.abort(request_id)) is not None:
                 self._send([finished])
-        except RequestRejected as error:
-            self._send([rejected_by(request_id, error)])
         except Exception as error:
             self._send([failed_by(request_id, error)])
+
+    def _rest(self, engine: Engine) -> None:
+        """Nobody waits: measure a little, and give memory back to the system once it has been quiet for a while."""
+        engine.on_idle()
+        now = time.monotonic()
+        if self._idle_since is None:
+            self._idle_since = now
+        elif now - self._idle_since >= IDLE_SECONDS:
+            give_back_memory()
+            self._idle_since = math.inf  # until there was work again
 
     def _answer(self, engine: Engine, question: messages.SessionQuestion) -> None:
         if isinstance(question, messages.HandOver):

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from decoding.config import EngineConfig
-from decoding.worker.messages import Ready, Submit
+from decoding.worker.calls import Submit
+from decoding.worker.messages import Ready
 from server.engine_client.all_sessions import AllSessions
 from server.engine_client.deadlines import Deadlines
 from server.engine_client.open_requests import OpenRequests, Ticket

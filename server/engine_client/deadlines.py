@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from decoding.worker.messages import Submit
+from decoding.worker.calls import Submit
 from server.engine_client.open_requests import OpenRequests
 from server.engine_client.queue_gate import QueueGate
 from server.engine_client.replies import Expired, Replies

@@ -17,7 +17,7 @@ import msgspec
 from decoding.core.events import Failed, Finished, PromptLogprobs, Rejected, RequestEvent, Tokens, Traced
 from decoding.core.request import FinishReason
 from decoding.core.stats import RequestStats
-from decoding.worker.messages import Submit
+from decoding.worker.calls import Submit
 from server.engine_client.replies import End, Replies
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from decoding.worker.messages import Submit
+from decoding.worker.calls import Submit
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.http.errors import ApiError
 

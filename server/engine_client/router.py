@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import TypeVar
 
-from decoding.worker.messages import Submit
+from decoding.worker.calls import Submit
 from server.http.sender import DEFAULT_SESSION
 
 BOUND = 1.25  # a worker that knows the session or prompt is chosen while it has at most so many times the mean load

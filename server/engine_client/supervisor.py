@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from decoding.config import EngineConfig
+from decoding.worker.calls import calls_of
 from decoding.worker.messages import (
     Abort,
     Batch,
@@ -159,8 +160,8 @@ class Supervisor:
     def _send_due(self) -> None:
         """Send the process the requests that it may run now."""
         if self.ready is not None:
-            for request in self.requests.due():
-                if not self._send(request):
+            for call in calls_of(self.requests.due()):
+                if not self._send(call):
                     self._has_missed = True
 
     def _send(self, message: ToWorker) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator
 
 import msgspec
 
-from decoding.worker.messages import Submit
+from decoding.worker.calls import Submit
 from server.engine_client.open_requests import Ticket
 from server.engine_client.replies import End, WorkerGone
 

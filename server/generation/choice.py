@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from decoding.core.events import Finished, Traced
 from decoding.core.stats import RequestStats
 from decoding.core.token_logprobs import TokenLogprobs
-from decoding.worker.messages import Submit
+from decoding.worker.calls import Submit
 from server.engine_client.replies import Reply
 from server.generation.detokenize import IncrementalText, StopStrings
 from server.http.errors import unavailable

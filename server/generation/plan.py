@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.worker.messages import Submit
+from decoding.worker.calls import Submit
 from server.generation.choice import ChoicePlan
 from server.generation.options import GenerationOptions
 from server.http.errors import invalid
@@ -56,7 +56,7 @@ def plan_choices(
     plans: list[ChoicePlan] = []
     for prompt_number, prompt in enumerate(options.prompts):
         max_tokens = _reply_room(len(prompt.token_ids), body, options, model.engine.max_model_len)
-        longest_reply = model.engine.max_model_len - len(prompt.token_ids)
+        expected = prediction[: model.engine.max_model_len - len(prompt.token_ids)]
         for choice_number in range(options.num_choices):
             seed = choice_seed(body.seed, prompt_number, choice_number)
             request = Submit(
@@ -70,7 +70,7 @@ def plan_choices(
                 call_id=call_id,
                 weight=sender.weight,
                 priority=body.priority,
-                prediction=prediction[:longest_reply],
+                prediction=expected,
             )
             plans.append(
                 ChoicePlan(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 
 import msgspec
 import pytest
@@ -11,7 +11,8 @@ from decoding.core.grammar import Grammar
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.errors import RequestRejected
-from decoding.worker.messages import Submit, ToWorker
+from decoding.worker.calls import Call, Submit, call_of, calls_of, request_of_call, shared_of
+from decoding.worker.messages import ToWorker
 from decoding.worker.worker import request_of
 
 SAMPLING = SamplingParams(
@@ -56,9 +57,54 @@ def test_these_requests_ask_for_something_in_every_field(params: SamplingParams 
         assert getattr(params, field.name) != default, field.name
 
 
+def arrived(call: Call) -> list[Submit]:
+    received = msgspec.msgpack.decode(msgspec.msgpack.encode(call), type=ToWorker)
+    assert isinstance(received, Call)
+    shared = shared_of(received)
+    return [request_of_call(received, shared, choice) for choice in received.choices]
+
+
+def test_what_the_requests_of_a_call_share_crosses_once() -> None:
+    sampling = SamplingParams(max_tokens=1, allowed_token_ids=tuple(range(1000)), bad_words=((7,) * 500,))
+    prompts = [[1] * 300, [2] * 400]
+    asked = [
+        Submit(
+            request_id=f"{number}",
+            prompt=prompts[number // 64],
+            sampling=replace(sampling, seed=number, max_tokens=number + 1),
+            speculation=SPECULATION,
+            call_id="c",
+            prediction=prompts[1 - number // 64],
+        )
+        for number in range(128)
+    ]
+    call = call_of(asked)
+    assert arrived(call) == asked
+    assert len(msgspec.msgpack.encode(call)) < 2 * len(msgspec.msgpack.encode(call_of(asked[:1])))
+    several = [msgspec.structs.replace(each, call_id=f"{number % 3}") for number, each in enumerate(asked)]
+    calls = calls_of(several)
+    assert [len(each.choices) for each in calls] == [43, 43, 42]
+    found = [each for some in calls for each in arrived(some)]
+    assert found == [each for start in range(3) for each in several[start::3]]
+
+
 def test_every_field_crosses_the_socket_unchanged() -> None:
-    submit = Submit(request_id="r", prompt=[1, 2], sampling=SAMPLING, speculation=SPECULATION)
-    received = msgspec.msgpack.decode(msgspec.msgpack.encode(submit), type=ToWorker)
+    submit = Submit(
+        request_id="r",
+        prompt=[1, 2],
+        sampling=SAMPLING,
+        speculation=SPECULATION,
+        tenant="t",
+        cache_salt="s",
+        session_id="i",
+        call_id="c",
+        weight=2.0,
+        priority=3,
+        prediction=[4],
+        resumed=[99],
+    )
+    assert all(getattr(submit, field.name) != field.default for field in msgspec.structs.fields(Submit))
+    (received,) = arrived(call_of([submit]))
     assert received == submit
     request = request_of(received, frozenset({3}))
     assert (request.sampling, request.speculation) == (SAMPLING, SPECULATION)
@@ -67,7 +113,7 @@ def test_every_field_crosses_the_socket_unchanged() -> None:
 def test_whole_numbers_arrive_as_the_type_that_is_declared() -> None:
     sampling = SamplingParams(max_tokens=1, temperature=0, logit_bias={1: 2})
     submit = Submit(request_id="r", prompt=[1], sampling=sampling, speculation=SpeculationParams())
-    received = msgspec.msgpack.decode(msgspec.msgpack.encode(submit), type=Submit).sampling
+    received = arrived(call_of([submit]))[0].sampling
     assert [type(received.temperature), type(received.logit_bias[1])] == [float, float]
 
 

@@ -25,6 +25,7 @@ from decoding.core.stats import EngineStats, StepStats
 from decoding.engine.step_result import StepResult
 from decoding.stores.session_store import SessionLimits, SessionStore
 from decoding.worker import heart, messages
+from decoding.worker.calls import Submit, call_of
 from decoding.worker.heart import Heart
 from decoding.worker.running_file import read_running
 from decoding.worker.worker import Worker
@@ -62,8 +63,8 @@ class WorkerProcess:
         with self.process.stdin as line:
             line.write(msgspec.json.encode(self._config) + b"\n")
 
-    def tell(self, message: messages.ToWorker) -> None:
-        self.tell_bytes(msgspec.msgpack.encode(message))
+    def tell(self, message: messages.ToWorker | Submit) -> None:
+        self.tell_bytes(msgspec.msgpack.encode(call_of([message]) if isinstance(message, Submit) else message))
 
     def tell_bytes(self, frame: bytes) -> None:
         self._inbox.send(frame)
@@ -144,11 +145,9 @@ def worker(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         worker.close()
 
 
-def submit(request_id: str, prompt: list[int], max_tokens: int = 12, method: str = "auto") -> messages.Submit:
+def submit(request_id: str, prompt: list[int], max_tokens: int = 12, method: str = "auto") -> Submit:
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
-    return messages.Submit(
-        request_id=request_id, prompt=prompt, sampling=sampling, speculation=SpeculationParams(method=method)
-    )
+    return Submit(request_id=request_id, prompt=prompt, sampling=sampling, speculation=SpeculationParams(method=method))
 
 
 def session_info(worker: WorkerProcess, session_id: str) -> SessionInfo:
@@ -303,7 +302,7 @@ def test_everything_that_is_asked_of_tokens_crosses_the_wire(worker: WorkerProce
         prompt_logprobs=1,
     )
     speculation = SpeculationParams(method="spine")
-    asked = messages.Submit(
+    asked = Submit(
         request_id="all", prompt=[5, 9, 7] * 6, sampling=sampling, speculation=speculation, prediction=[9, 5, 9, 5, 9]
     )
     worker.tell(asked)
@@ -326,7 +325,7 @@ def test_everything_that_is_asked_of_tokens_crosses_the_wire(worker: WorkerProce
 def test_a_grammar_without_a_tokenizer_is_rejected(worker: WorkerProcess) -> None:
     sampling = SamplingParams(max_tokens=5, grammar=Grammar("choice", '["a"]'))
     speculation = SpeculationParams()
-    worker.tell(messages.Submit(request_id="grammar", prompt=[5], sampling=sampling, speculation=speculation))
+    worker.tell(Submit(request_id="grammar", prompt=[5], sampling=sampling, speculation=speculation))
     tokens, end = worker.hear_until_end("grammar")
     assert tokens == []
     assert isinstance(end, Rejected)
@@ -468,8 +467,9 @@ def test_what_is_raised_for_one_message_ends_its_request_and_the_worker_goes_on(
     with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:
         worker = Worker(inbox, outbox, running, Heart(context, ""), os.getpid())
         worker._send = told.extend
-        worker._take(engine, submit("begun", [5]))
-        worker._take(engine, messages.Abort(request_id="left"))
+        worker._waiting.add(call_of([submit("begun", [5])]))
+        worker._begin_requests(engine)
+        worker._abort(engine, "left")
     sentence = "The engine failed while running this request (ZeroDivisionError)."
     running.write.assert_called_once_with(["begun", "compiled"])
     assert told == [

@@ -12,7 +12,7 @@ import pytest
 
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.worker.messages import Submit
+from decoding.worker.calls import Submit
 from server.config import ServerSettings
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.queue_gate import LONGEST_RETRY, QueueGate, QueueLimits

@@ -4,7 +4,7 @@ from collections import Counter
 
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.worker.messages import Submit
+from decoding.worker.calls import Submit
 from server.engine_client.router import PIECE_LEN, Router
 
 

@@ -15,7 +15,8 @@ from decoding.core.request import FinishReason
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats
-from decoding.worker.messages import Batch, Beat, FromWorker, Ready, Submit, ToWorker
+from decoding.worker.calls import Call, Submit
+from decoding.worker.messages import Batch, Beat, FromWorker, Ready, ToWorker
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.replies import Replies
 from server.engine_client.standby import Standby
@@ -73,8 +74,9 @@ class Process:
         return await asyncio.shield(self._ended)
 
     def send(self, message: ToWorker) -> bool:
-        if self._hears and isinstance(message, Submit):
-            asyncio.get_running_loop().call_soon(self._reply, message.request_id)
+        if self._hears and isinstance(message, Call):
+            for choice in message.choices:
+                asyncio.get_running_loop().call_soon(self._reply, choice.request_id)
         return self._hears
 
     def kill(self, verdict: str) -> None:

@@ -2,7 +2,7 @@
 
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.worker.messages import Submit
+from decoding.worker.calls import Submit
 from server.engine_client.open_requests import Ticket
 from server.engine_client.replies import Replies
 from server.engine_client.worker_requests import MOST_DEATHS, WorkerRequests

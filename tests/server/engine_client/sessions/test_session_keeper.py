@@ -14,7 +14,8 @@ from decoding.config import EngineConfig
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.session_info import SessionState
 from decoding.core.speculation_params import SpeculationParams
-from decoding.worker.messages import SessionKept, Submit
+from decoding.worker.calls import Submit
+from decoding.worker.messages import SessionKept
 from server.engine_client.client import EngineClient
 from server.engine_client.queue_gate import QueueLimits
 from server.engine_client.replies import Expired
