@@ -220,7 +220,7 @@ class FakeWorker:
         self._file = RunningFile(running)
         self._context = zmq.Context()
         self._inbox, self._outbox = self._context.socket(zmq.PULL), self._context.socket(zmq.PUSH)
-        self._inbox.connect(inbox)
+        self._inbox.bind(inbox)
         self._outbox.connect(outbox)
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
         self._config = config

@@ -312,7 +312,7 @@ def run(arguments: WorkerArguments, config_json: str, kernels: Kernels) -> int:
     inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     outbox.setsockopt(zmq.SNDHWM, 0)
     outbox.setsockopt(zmq.LINGER, 2000)
-    inbox.connect(arguments.inbox)
+    inbox.bind(arguments.inbox)
     outbox.connect(arguments.outbox)
     heart = Heart(context, arguments.outbox)
     heart.start()

@@ -106,7 +106,6 @@ class Supervisor:
         self._supervisor: asyncio.Task[None] | None = None
         self._listeners: list[OnStatus] = []
         self._serving = ""  # a sentence of what the process that is ready serves
-        self._has_missed = False  # whether the process could not be sent a request, for the next one to run
 
     @property
     def is_serving(self) -> bool:
@@ -161,11 +160,14 @@ class Supervisor:
         """Send the process the requests that it may run now."""
         if self.ready is not None:
             for call in calls_of(self.requests.due()):
-                if not self._send(call):
-                    self._has_missed = True
+                self._send(call)
 
     def _send(self, message: ToWorker) -> bool:
-        return self._process is not None and self._process.send(message)
+        """Returns False where there is no process."""
+        if self._process is None:
+            return False
+        self._process.send(message)
+        return True
 
     async def _supervise(self) -> None:
         """Run one process after another. Whatever goes wrong here is told, since nobody else looks after the worker."""
@@ -204,7 +206,6 @@ class Supervisor:
             LOG.error("A worker could not be started %s.", reason)
             self._set_restarting(f"a worker could not be started {reason}")
             return False
-        self._has_missed = False
         self._set_status(worker_pid=worker.pid)
         reason = await self._end_of(worker)
         await worker.stop(0.0)
@@ -241,8 +242,6 @@ class Supervisor:
                 worker.kill(f"was killed: its step took more than {PATIENCE * timeout:g} s")
             elif self.ready is None and worker.pulse.still_seconds > STILL_PATIENCE * timeout:
                 worker.kill(f"was killed: its load stood still for more than {STILL_PATIENCE * timeout:g} s")
-            elif self._has_missed:
-                worker.kill("was killed: it could not be sent a request")
             elif silence >= SILENT_SECONDS and self.status.state in ("ready", "silent"):
                 self._set_status(state="silent", sentence=f"nothing was heard of the worker for {silence} s")
             elif self.ready is not None:

@@ -112,13 +112,9 @@ class WorkerProcess:
         self._process.stdin.write(msgspec.json.encode(config) + b"\n")
         self._process.stdin.close()
 
-    def send(self, message: ToWorker) -> bool:
-        """Send a message without waiting. Returns False if the worker is not there to take it."""
-        try:
-            self._channel.push.send(_ENCODER.encode(message), zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return False
-        return True
+    def send(self, message: ToWorker) -> None:
+        """Send a message without waiting. It lies here until the worker takes it."""
+        self._channel.push.send(_ENCODER.encode(message), zmq.NOBLOCK)
 
     async def listen(self, on_batch: Callable[[Batch], None]) -> int:
         """Hand on everything that the worker says until it has ended. Returns its exit status.
@@ -161,8 +157,10 @@ class WorkerProcess:
     async def stop(self, seconds: float) -> None:
         """Ask the process to leave, and end it if it has not left in so many seconds. Returns when it is gone, or
         cannot be ended."""
-        if seconds > 0 and self.send(Drain()) and await self._has_ended(seconds):
-            return
+        if seconds > 0:
+            self.send(Drain())
+            if await self._has_ended(seconds):
+                return
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         if not await self._has_ended(KILLED_SECONDS):
@@ -187,7 +185,11 @@ class WorkerProcess:
 
 
 class _Channel:
-    """Two bound sockets and the file of what runs, in a folder that only this user can enter."""
+    """Two sockets and the file of what runs, in a folder that only this user can enter.
+
+    The one that receives is bound. The one that sends is connected: so it takes messages from the start, where a bound
+    one refuses them until the other side is there, which may be after the first thing heard of it.
+    """
 
     def __init__(self) -> None:
         self._folder = TemporaryFolder("gander-worker-")
@@ -200,8 +202,8 @@ class _Channel:
         self.push.set_hwm(0)  # the limits of the queue bound what waits here
         self.pull.set_hwm(0)
         try:
-            self.push.bind(self.inbox)
             self.pull.bind(self.outbox)
+            self.push.connect(self.inbox)
         except zmq.ZMQError:
             self.close()
             raise

@@ -47,7 +47,7 @@ class WorkerProcess:
         self._context = zmq.Context()
         self._inbox, self._outbox = self._context.socket(zmq.PUSH), self._context.socket(zmq.PULL)
         inbox, outbox = f"ipc://{folder}/in", f"ipc://{folder}/out"
-        self._inbox.bind(inbox)
+        self._inbox.connect(inbox)
         self._outbox.bind(outbox)
         command = [sys.executable, "-m", "decoding.worker", "--inbox", inbox, "--outbox", outbox]
         self._running = (folder / "running").open("w+b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -16,7 +17,7 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats
 from decoding.worker.calls import Call, Submit
-from decoding.worker.messages import Batch, Beat, FromWorker, Ready, ToWorker
+from decoding.worker.messages import Abort, Batch, Beat, FromWorker, Ready, ToWorker
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.replies import Replies
 from server.engine_client.standby import Standby
@@ -49,6 +50,15 @@ READY = Ready(
     identity="same",
 )
 
+# A process that binds its inbox late, and ends well if it is told to abort a request.
+LATE_LISTENER = """
+import sys, time, zmq
+time.sleep(0.2)
+inbox = zmq.Context().socket(zmq.PULL)
+inbox.bind(sys.argv[sys.argv.index("--inbox") + 1])
+assert inbox.poll(60_000) and b"early" in inbox.recv()
+"""
+
 
 class Process:
     """Ready as soon as it is listened to, or never where it stands still. It replies one token to each request, if it
@@ -73,11 +83,10 @@ class Process:
             self._tell(READY)
         return await asyncio.shield(self._ended)
 
-    def send(self, message: ToWorker) -> bool:
+    def send(self, message: ToWorker) -> None:
         if self._hears and isinstance(message, Call):
             for choice in message.choices:
                 asyncio.get_running_loop().call_soon(self._reply, choice.request_id)
-        return self._hears
 
     def kill(self, verdict: str) -> None:
         self.verdict = verdict
@@ -192,17 +201,6 @@ async def answered_in_the_end(starts: Starts) -> Supervisor:
     return worker
 
 
-def test_a_request_that_a_worker_could_not_be_sent_is_run_by_the_next_process() -> None:
-    async def test() -> None:
-        starts = Starts(starts_as(hears=False), starts_as())
-        worker = await answered_in_the_end(starts)
-        assert worker.status.last_error == "worker 1 was killed: it could not be sent a request"
-        assert starts.processes[0].is_closed
-        await worker.close(0.0)
-
-    run(test())
-
-
 @pytest.mark.parametrize(("start", "told"), [(fails, "(no memory for a process)"), (hangs, "in 300 s")])
 def test_a_start_that_fails_or_hangs_is_tried_again(start: Any, told: str, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
@@ -286,3 +284,15 @@ def test_a_process_that_dies_while_it_stands_by_is_told_and_replaced_less_and_le
 
     run(test())
     assert caplog.messages[2] == "The process that stood by exited with status -9; another in 4 s."
+
+
+def test_a_message_waits_for_a_process_that_is_not_there_yet() -> None:
+    async def test() -> None:
+        worker = await WorkerProcess.start((sys.executable, "-c", LATE_LISTENER))
+        try:
+            worker.send(Abort(request_id="early"))
+            assert await worker.listen(lambda _: None) == 0
+        finally:
+            worker.close()
+
+    asyncio.run(test())
