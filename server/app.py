@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from anyio import to_thread
@@ -30,6 +30,7 @@ from server.endpoints.responses import route as responses
 from server.endpoints.responses import stored
 from server.engine_client.client import EngineClient
 from server.engine_client.queue_gate import QueueLimits
+from server.engine_client.request_bytes import default_limit
 from server.engine_client.sessions.session_file import NO_KEY, read_key
 from server.engine_client.sessions.session_folder import FolderLimits, SessionFolder
 from server.engine_client.supervisor import RestartPolicy
@@ -72,6 +73,9 @@ def create_service(
     collected = Metrics(settings.model_name)
     policy = policy or RestartPolicy(worker_timeout=settings.worker_timeout, has_standby=settings.standby)
     limits = QueueLimits(**{option.name: getattr(settings, option.name) for option in fields(QueueLimits)})
+    most_bytes = limits.max_request_bytes or default_limit()
+    per_key = limits.max_request_bytes_per_key or most_bytes // 2
+    limits = replace(limits, max_request_bytes=most_bytes, max_request_bytes_per_key=per_key)
     folder = None
     if settings.sessions_key is not None and settings.sessions_dir is None:
         raise ConfigError("--sessions-key signs the files of --sessions-dir, which is not given")

@@ -85,6 +85,15 @@ class ServerSettings(BaseSettings):
     max_waiting_tokens_per_key: int | None = Field(
         default=None, ge=1, description="Most prompt tokens of one API key's waiting requests; by default no limit"
     )
+    max_request_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most bytes that open requests may hold in a worker beside the KV cache; by default a quarter of "
+        "the memory that is free at the start",
+    )
+    max_request_bytes_per_key: int | None = Field(
+        default=None, ge=1, description="Most bytes that those of one API key may hold; by default half of that"
+    )
     max_queue_seconds: float | None = Field(
         default=None,
         gt=0,

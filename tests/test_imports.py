@@ -68,7 +68,7 @@ DECODING = {
     """,
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
-        law logits_processors verify cpu_sampler rejection asked
+        law token_lists logits_processors verify cpu_sampler rejection asked
         device/tree_edits device/plan
         device/launch top_tokens logprobs reference sampler device/device_sampler step_sampler
     """,
@@ -137,9 +137,9 @@ SERVER = {
         responses anthropic_replies anthropic
     """,
     "engine_client": """
-        replies open_requests worker_requests queue_gate deadlines sessions/session_questions sessions/kept_sessions
-        sessions/session_file sessions/tenant_folder sessions/session_folder sessions/session_keeper status summary
-        worker_process standby supervisor router all_sessions client
+        replies open_requests worker_requests request_bytes queue_gate deadlines sessions/session_questions
+        sessions/kept_sessions sessions/session_file sessions/tenant_folder sessions/session_folder
+        sessions/session_keeper status summary worker_process standby supervisor router all_sessions client
     """,
     "metrics": "totals exposition vllm_names metrics",
     "prompts": """

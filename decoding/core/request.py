@@ -68,20 +68,18 @@ class Request:
         assert self.finish_reason is None, (self.id, self.finish_reason)
 
     def validate(self, vocab_size: int) -> None:
-        """Raise RequestRejected that names the first field out of range for a vocabulary of this size."""
+        """Raise RequestRejected that names the first field out of range for a vocabulary of this size. The ids in
+        biases, bad words and allowed tokens are checked where arrays are made of them, once a call."""
         self.sampling.validate()
         asked = self.sampling
         fields = (
-            ("prompt", self.prompt.tolist()),
-            ("stop_token_ids", asked.stop_token_ids),
-            ("logit_bias", asked.logit_bias),
-            ("bad_words", [token for word in asked.bad_words for token in word]),
-            ("allowed_token_ids", asked.allowed_token_ids or ()),
-            ("prediction", self.prediction.tolist()),
-            ("resumed", self.resumed.tolist()),
+            ("prompt", self.prompt),
+            ("stop_token_ids", np.array(asked.stop_token_ids, np.int64)),
+            ("prediction", self.prediction),
+            ("resumed", self.resumed),
         )
         for name, ids in fields:
-            if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+            if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
                 raise RequestRejected(f"{name} holds token ids outside 0..{vocab_size - 1}", param=name)
         if asked.grammar is not None and asked.ignore_eos:
             raise RequestRejected(

@@ -46,6 +46,10 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None
 
+    @property
+    def has_penalties(self) -> bool:
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
+
     def validate(self) -> None:
         """Raise RequestRejected that names the first field out of range."""
         checks = (

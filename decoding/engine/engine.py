@@ -76,7 +76,8 @@ class Engine:
         """
         check_request(request, self.config, self.model.vocab_size, self.room)
         self._drafting.check(request.speculation.method)
-        check_queue(request, self.request_ids(), self.limits)
+        is_open = request.id in self._scheduler or request.id in self._intake.pending
+        check_queue(request.id, is_open, self._scheduler.num_open + len(self._intake.pending), self.limits)
         sequence = self._intake.take_on(request, start_drafter)
         if sequence is not None:
             self._scheduler.add(sequence)

@@ -7,7 +7,7 @@ Owns the requests whose grammar is being compiled. Knows nothing of steps or of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 
@@ -27,6 +27,7 @@ from decoding.model.memory import CacheRoom
 from decoding.sampling.grammar.compiler import Compiling
 from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.logits_processors import processors_of
+from decoding.sampling.token_lists import RecentLists
 from decoding.stores.session_store import SessionStore
 
 Compile = Callable[[Grammar], Compiling]
@@ -51,10 +52,13 @@ class Intake:
         self._drafting = drafting
         self._sessions = sessions
         self._compile = compile
+        self._lists = RecentLists(vocab_size)
         self.pending: dict[str, _Pending] = {}
 
     def take_on(self, request: Request, start_drafter: StartDrafter | None) -> Sequence | None:
-        """The sequence of a request; None for one that has to wait for its grammar."""
+        """The sequence of a request; None for one that has to wait for its grammar. Raises RequestRejected for lists
+        that hold ids of no vocabulary."""
+        self._lists.of(request.sampling)
         grammar = request.sampling.grammar
         if grammar is None:
             return self._sequence(request, start_drafter, None, time.monotonic())
@@ -93,7 +97,7 @@ class Intake:
         return Sequence(
             request=request,
             drafter=self._drafting.start(request, session, prediction, matcher, start_drafter),
-            processors=processors_of(request, self._vocab_size, matcher),
+            processors=processors_of(request, self._vocab_size, matcher, self._lists.of(request.sampling)),
             prediction=prediction,
             arrived=arrived,
         )
@@ -118,9 +122,9 @@ def check_request(request: Request, config: EngineConfig, vocab_size: int, room:
         )
 
 
-def check_queue(request: Request, in_flight: Collection[str], limits: Limits) -> None:
+def check_queue(request_id: str, is_open: bool, num_open: int, limits: Limits) -> None:
     """Raise RequestRejected for an id that has not ended yet, and for one more request than may be open."""
-    if request.id in in_flight:
-        raise RequestRejected(f"a request with the id {request.id!r} has not ended yet", code="duplicate_request")
-    if len(in_flight) >= limits.max_open:
+    if is_open:
+        raise RequestRejected(f"a request with the id {request_id!r} has not ended yet", code="duplicate_request")
+    if num_open >= limits.max_open:
         raise RequestRejected("the request queue is full", code="queue_full")

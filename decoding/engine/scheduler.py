@@ -58,6 +58,14 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._queue.running)
 
+    @property
+    def num_open(self) -> int:
+        """How many wait or run."""
+        return len(self._sequences)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._sequences
+
     def add(self, sequence: Sequence) -> None:
         self._sequences[sequence.request.id] = sequence
         self._queue.add(sequence)

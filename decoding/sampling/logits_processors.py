@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.kernels.cpu.sampling.edits import BadWords, Penalties, add_bias, forbid_bad_words, forbid_unset, penalise
+from decoding.kernels.cpu.sampling.edits import Penalties, add_bias, forbid_bad_words, forbid_unset, penalise
 from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.law import checked_highest
+from decoding.sampling.token_lists import TokenLists
 
 # Shape suffixes: V vocabulary, W words of a bit mask, E entries
 
@@ -40,24 +41,30 @@ class Entries(NamedTuple):
 class LogitsProcessors:
     """One request's logits processors: `note` takes each token of the reply, `row` changes the next token's logits.
 
-    vocab_size: V of the rows. matcher: of the request's grammar, at its start. Tokens that the reply holds already are
-    noted at once.
+    vocab_size: V of the rows. matcher: of the request's grammar, at its start. lists: the request's. Tokens that the
+    reply holds already are noted at once.
     """
 
-    def __init__(self, request: Request, vocab_size: int, matcher: GrammarMatcher | None = None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        vocab_size: int,
+        matcher: GrammarMatcher | None = None,
+        lists: TokenLists | None = None,
+    ) -> None:
         asked = request.sampling
+        lists = lists or TokenLists.of(asked, vocab_size)
         self.matcher = matcher
         self.num_noted = 0
         self._request = request
         self.penalties = Penalties(asked.presence_penalty, asked.frequency_penalty, asked.repetition_penalty)
-        self._counts_V = np.zeros(vocab_size if has_penalties(asked) else 0, np.int32)
-        self._seen = _Distinct(vocab_size, request.prompt if asked.repetition_penalty != 1 else request.prompt[:0])
-        self._bias_ids = np.array(sorted(asked.logit_bias), np.int64)
-        self._biases = np.array([asked.logit_bias[token] for token in sorted(asked.logit_bias)], np.float64)
-        self._bad_words = _bad_words(asked.bad_words)
-        self._longest_word = max(map(len, asked.bad_words), default=1)
+        num_counted = vocab_size if asked.has_penalties else 0
+        self._counts_V = np.zeros(num_counted, np.int32)
+        self._seen = _Distinct(num_counted, request.prompt if asked.repetition_penalty != 1 else request.prompt[:0])
+        self._bias_ids, self._biases = lists.bias_ids_B, lists.biases_B
+        self._bad_words, self._longest_word = lists.bad_words, lists.longest_word
         self._tail = request.prompt[len(request.prompt) - min(len(request.prompt), self._longest_word - 1) :]
-        self.allowed_W = None if asked.allowed_token_ids is None else bit_mask(asked.allowed_token_ids, vocab_size)
+        self.allowed_W = lists.allowed_W
         self._stop_ids = np.array(sorted(request.stop_ids), np.int64)
         self.catch_up()
 
@@ -173,20 +180,18 @@ class _Distinct:
         self._count += 1
 
 
-def has_penalties(asked: SamplingParams) -> bool:
-    return bool(asked.presence_penalty or asked.frequency_penalty or asked.repetition_penalty != 1)
-
-
 def changes_logits(asked: SamplingParams) -> bool:
     """Whether all rows of a reply are processed. min_tokens does not count: it concerns only the first ones."""
-    return bool(has_penalties(asked) or asked.logit_bias or asked.bad_words or asked.allowed_token_ids or asked.grammar)
+    return bool(asked.has_penalties or asked.logit_bias or asked.bad_words or asked.allowed_token_ids or asked.grammar)
 
 
-def processors_of(request: Request, vocab_size: int, matcher: GrammarMatcher | None) -> LogitsProcessors | None:
+def processors_of(
+    request: Request, vocab_size: int, matcher: GrammarMatcher | None, lists: TokenLists | None = None
+) -> LogitsProcessors | None:
     """A request's logits processors; None if it uses no option that changes logits."""
     if not changes_logits(request.sampling) and request.sampling.min_tokens == 0:
         return None
-    return LogitsProcessors(request, vocab_size, matcher)
+    return LogitsProcessors(request, vocab_size, matcher, lists)
 
 
 def warm_up() -> None:
@@ -196,19 +201,6 @@ def warm_up() -> None:
     for sampling in (asked, replace(asked, allowed_token_ids=(2, 3))):
         request = Request(id="warm-up", prompt=np.ones(2, np.int32), sampling=sampling, speculation=speculation)
         LogitsProcessors(request, 4).row(np.zeros(4, np.float32))
-
-
-def bit_mask(ids: tuple[int, ...], vocab_size: int) -> NDArray[np.uint32]:
-    """uint32 [W] with the bits of `ids` set."""
-    mask_W = np.zeros((vocab_size + 31) // 32, np.uint32)
-    for token in ids:
-        mask_W[token // 32] |= np.uint32(1) << np.uint32(token % 32)
-    return mask_W
-
-
-def _bad_words(words: tuple[tuple[int, ...], ...]) -> BadWords:
-    tokens = np.array([token for word in words for token in word], np.int32)
-    return BadWords(tokens, np.cumsum([len(word) for word in words], dtype=np.int64))
 
 
 def reference_process(

@@ -22,6 +22,7 @@ from server.engine_client.deadlines import Deadlines
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.queue_gate import QueueGate, QueueLimits
 from server.engine_client.replies import End, Replies, WorkerGone
+from server.engine_client.request_bytes import call_bytes
 from server.engine_client.router import Router
 from server.engine_client.sessions.session_folder import SessionFolder
 from server.engine_client.sessions.session_keeper import RECALL_SECONDS
@@ -81,6 +82,10 @@ class EngineClient:
         """How many requests have no end yet, by tenant and by whether they have a first token."""
         return self._requests.num_by_tenant()
 
+    def num_bytes(self) -> int:
+        """Bytes that requests without an end hold in their workers."""
+        return self._requests.num_bytes(None)
+
     def subscribe(self, listener: OnStatus) -> None:
         """Call `listener` with every change of status from now on."""
         self._listeners.append(listener)
@@ -104,10 +109,12 @@ class EngineClient:
         ready = self.ready
         assert ready is not None
         # A request is open here for longer than at the engine, so what passes these limits passes the engine's.
-        self._gate.check(requests, ready.max_running)
+        num_bytes = call_bytes(requests, ready.vocab_size)
+        self._gate.check(requests, num_bytes, ready.max_running)
         replies = Replies([request.request_id for request in requests], self.abort, self._patience)
         self._deadlines.set(replies, requests, timeout, started)
-        tickets = [Ticket(request, replies, choice) for choice, request in enumerate(requests)]
+        share = num_bytes // len(requests)
+        tickets = [Ticket(request, replies, choice, share) for choice, request in enumerate(requests)]
         for ticket in tickets:
             self._requests.add(ticket)
         worker.give(tickets)

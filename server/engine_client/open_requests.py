@@ -25,13 +25,15 @@ from server.engine_client.replies import End, Replies
 class Ticket:
     """One request and what is known of it.
 
-    worker is the number of the worker that runs it, or will. num_deaths counts the workers that died of a step in which
-    it ran. Times are `time.perf_counter` seconds, and 0 where it has not happened.
+    num_bytes: its part of what the call holds in a worker. worker is the number of the worker that runs it, or will.
+    num_deaths counts the workers that died of a step in which it ran. Times are `time.perf_counter` seconds, and 0
+    where it has not happened.
     """
 
     request: Submit
     replies: Replies
     choice: int
+    num_bytes: int = 0
     worker: int = 0
     submitted: float = field(default_factory=time.perf_counter)
     first_token: float = 0.0
@@ -100,6 +102,10 @@ class OpenRequests:
     def num_waiting_tokens(self, tenant: str | None) -> int:
         """How many tokens the prompts have of requests without a first token."""
         return sum(len(ticket.request.prompt) for ticket in self._of(tenant) if not ticket.num_tokens)
+
+    def num_bytes(self, tenant: str | None) -> int:
+        """Bytes that open requests hold, of one tenant or of all where tenant is None, see `call_bytes`."""
+        return sum(ticket.num_bytes for ticket in self._of(tenant))
 
     def num_by_tenant(self) -> Counter[tuple[str, bool]]:
         """How many requests are open, by tenant and by whether they have a first token."""

@@ -23,6 +23,7 @@ from server.prompts.served_model import ServedModel
 from server.prompts.tokenizer import Tokenizer
 from server.schemas.generation import GenerationRequest, SpeculationOptions
 
+MOST_BAD_TOKENS = 8192  # of all bad words in both spellings
 SMALLEST_TOP_P = 1e-9  # stands for top_p=0, with which OpenAI samples only the likeliest token
 SMALLEST_TEMPERATURE = 1e-6  # stands for all smaller ones above 0: logits are divided by it
 
@@ -87,9 +88,19 @@ def plan_choices(
 
 
 def bad_word_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
-    """The token ids of each word at the start of text and after a space, where tokenizers encode it differently."""
-    spellings = (tokenizer.encode(text, False) for word in words for text in (word, f" {word.lstrip()}"))
-    return [list(token_ids) for token_ids in dict.fromkeys(tuple(ids) for ids in spellings) if token_ids]
+    """The token ids of each word at the start of text and after a space, where tokenizers encode it differently. Raises
+    ApiError where they have too many tokens."""
+    spellings: dict[tuple[int, ...], None] = {}
+    num_tokens = 0
+    for text in (text for word in dict.fromkeys(words) for text in (word, f" {word.lstrip()}")):
+        ids = tuple(tokenizer.encode(text, False))
+        if ids and ids not in spellings:
+            spellings[ids] = None
+            num_tokens += len(ids)
+        if num_tokens > MOST_BAD_TOKENS:
+            message = f"bad_words have more than {MOST_BAD_TOKENS:,} tokens, each word spelled alone and after a space."
+            raise invalid(message, "bad_words", "above_limit")
+    return [list(ids) for ids in spellings]
 
 
 def _reply_room(prompt_len: int, body: GenerationRequest, options: GenerationOptions, max_model_len: int) -> int:

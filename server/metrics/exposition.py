@@ -55,8 +55,9 @@ def worker_metrics(workers: Sequence[Supervisor]) -> Iterator[Metric]:
     yield from (ready, given)
 
 
-def load_metrics(counts: Mapping[tuple[str, bool], int]) -> Iterator[Metric]:
-    """Open requests, labelled with their API key (the first digits of its hash) and whether they have a token yet.
+def load_metrics(counts: Mapping[tuple[str, bool], int], num_bytes: int) -> Iterator[Metric]:
+    """Open requests, labelled with their API key (the first digits of its hash) and whether they have a token yet; and
+    the bytes that they hold.
 
     counts: by tenant and whether the first token has come."""
     gauge = GaugeMetricFamily(
@@ -65,6 +66,8 @@ def load_metrics(counts: Mapping[tuple[str, bool], int]) -> Iterator[Metric]:
     for (tenant, has_token), number in counts.items():
         gauge.add_metric((tenant[:KEY_DIGITS] or "none", "writing" if has_token else "waiting"), number)
     yield gauge
+    text = "Memory that open requests hold in their workers beside the KV cache, estimated"
+    yield GaugeMetricFamily("gander_request_bytes", text, num_bytes)
 
 
 def ready_metrics(model_name: str, engine: Ready) -> Iterator[Metric]:

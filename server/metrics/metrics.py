@@ -113,7 +113,7 @@ class Metrics:
             return
         yield from worker_metrics(self._client.workers)
         nothing = dict.fromkeys(product(self._tenants, (False, True)), 0)
-        yield from load_metrics({**nothing, **self._client.num_by_tenant()})
+        yield from load_metrics({**nothing, **self._client.num_by_tenant()}, self._client.num_bytes())
         if (engine := self._client.ready) is not None:
             yield from ready_metrics(self.model_name, engine)
             yield vllm_cache_config(self.model_name, engine)

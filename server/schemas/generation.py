@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema, field_validator
 
 from server.http.errors import MAX_PARAM, shortened
 from server.schemas.base import INT64, WireModel, refusal
@@ -16,6 +16,7 @@ from server.schemas.structured import Choices, ResponseFormat, SchemaOrText, Str
 
 MAX_STOP_LENGTH = 256  # characters, also of a bad word
 MAX_LENGTH = 2**31
+MAX_TOKEN_IDS = 2**19  # in a list, more than any vocabulary has
 
 # Fields that are accepted and change nothing.
 LENIENT = frozenset(
@@ -103,6 +104,10 @@ def _read_bias(value: Any) -> dict[int, float]:
     return biases
 
 
+def _distinct(ids: list[int]) -> list[int]:
+    return sorted(set(ids))
+
+
 def _check_trace(value: Any) -> Any:
     if not isinstance(value, bool) and value != "trees":
         raise refusal("invalid_value", 'speculation.trace must be true, false or "trees".')
@@ -119,6 +124,10 @@ BIAS_SCHEMA: dict[str, JsonValue] = {
 }
 Stops = Annotated[list[str], BeforeValidator(_read_stops), WithJsonSchema(STOP_SCHEMA)]
 LogitBias = Annotated[dict[int, float], BeforeValidator(_read_bias), WithJsonSchema(BIAS_SCHEMA)]
+StopIds = Annotated[list[int], Field(max_length=256), AfterValidator(_distinct)]
+TokenIds = Annotated[
+    list[int], Field(min_length=1, max_length=MAX_TOKEN_IDS, fail_fast=True), AfterValidator(_distinct)
+]
 BadWords = Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]], Field(fail_fast=True)]
 Text = Annotated[str, BeforeValidator(read_text), WithJsonSchema(TEXT_SCHEMA)]
 
@@ -187,9 +196,9 @@ class SamplingRequest(WireModel):
     ignore_eos: bool = False
     include_stop_str_in_output: bool = Field(default=False, description="Leave the stop string or token in the text")
     skip_special_tokens: bool = Field(default=True, description="Leave special tokens out of the text")
-    stop_token_ids: list[int] = Field(default=[], max_length=256)
+    stop_token_ids: StopIds = Field(default=[])
     bad_words: BadWords = Field(default=[], description="Words that the reply must not contain")
-    allowed_token_ids: list[int] | None = Field(default=None, min_length=1, fail_fast=True)
+    allowed_token_ids: TokenIds | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: SchemaOrText | None = None
     guided_regex: str | None = None

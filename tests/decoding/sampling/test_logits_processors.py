@@ -15,12 +15,14 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.tree import DraftTree, Source, chain, root_only
+from decoding.errors import RequestRejected
 from decoding.sampling.cpu_sampler import CpuSampler
 from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.law import law_of
-from decoding.sampling.logits_processors import LogitsProcessors, bit_mask, processors_of, reference_process
+from decoding.sampling.logits_processors import LogitsProcessors, processors_of, reference_process
 from decoding.sampling.reference import ReferenceSampler
 from decoding.sampling.sampler import ProcessedSampler
+from decoding.sampling.token_lists import RecentLists, TokenLists, bit_mask
 from decoding.sampling.verify import verify
 
 VOCAB_SIZE = 67
@@ -61,7 +63,7 @@ class MaskedEverywhere:
     """Stands for a grammar that always allows the same tokens."""
 
     def __init__(self, ids: tuple[int, ...]) -> None:
-        self.mask_W = bit_mask(ids, VOCAB_SIZE)
+        self.mask_W = bit_mask(np.array(ids), VOCAB_SIZE)
 
     def mask(self) -> NDArray[np.uint32]:
         return self.mask_W
@@ -141,7 +143,7 @@ def test_a_token_is_always_left(sampling: SamplingParams, grammar: tuple[int, ..
     row = logits_of(1)[0]
     processed = LogitsProcessors(request, VOCAB_SIZE, masked).row(row)
     assert set(np.flatnonzero(processed > -math.inf).tolist()) == left
-    expected = reference_process(torch.from_numpy(row), request, [], bit_mask(grammar, VOCAB_SIZE) if grammar else None)
+    expected = reference_process(torch.from_numpy(row), request, [], masked and masked.mask())
     np.testing.assert_array_equal(processed, expected.numpy())
 
 
@@ -191,3 +193,29 @@ def test_the_given_rows_are_not_touched() -> None:
     assert verify(root_only(0), logits, sampler).tokens.tolist() == [5]
     assert torch.equal(logits, given)
     assert CpuSampler(law_of(NONE), 3).draw(logits[0], 0) == int(given[0].argmax()) != 5
+
+
+@pytest.mark.parametrize("token", [-1, VOCAB_SIZE])
+@pytest.mark.parametrize("name", ["logit_bias", "bad_words", "allowed_token_ids"])
+def test_ids_of_no_vocabulary_are_refused_by_their_field(name: str, token: int) -> None:
+    asked = {"logit_bias": {token: 1.0}, "bad_words": ((1, token),), "allowed_token_ids": (1, token)}
+    with pytest.raises(RequestRejected, match=f"{name} holds token ids outside 0..66"):
+        TokenLists.of(replace(NONE, **{name: asked[name]}), VOCAB_SIZE)
+
+
+def test_lists_are_made_once_for_the_choices_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[SamplingParams] = []
+
+    def make(asked: SamplingParams, _: int) -> TokenLists:
+        made.append(asked)
+        return TokenLists(*(None,) * 5)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TokenLists, "of", make)
+    recent = RecentLists(VOCAB_SIZE)
+    choices = [replace(EVERYTHING, seed=seed) for seed in range(5)]
+    assert len({recent.of(choice) for choice in choices}) == 1
+    others = [replace(EVERYTHING, bad_words=((number, 2),)) for number in range(20)]
+    assert len({recent.of(other) for other in others}) == 20
+    assert len(made) == 21
+    recent.of(choices[0])
+    assert len(made) == 22  # that of the first call was forgotten

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import msgspec
@@ -28,7 +29,7 @@ from decoding.worker import heart, messages
 from decoding.worker.calls import Submit, call_of
 from decoding.worker.heart import Heart
 from decoding.worker.running_file import read_running
-from decoding.worker.worker import Worker
+from decoding.worker.worker import TAKE_SECONDS, Worker
 from tests.models import VOCAB_SIZE, tiny
 
 PATIENCE_MS = 120_000
@@ -475,6 +476,57 @@ def test_what_is_raised_for_one_message_ends_its_request_and_the_worker_goes_on(
     assert told == [
         Failed(request_id=request_id, message=sentence, code="broken_part") for request_id in ("begun", "left")
     ]
+
+
+class Clock:
+    """Stands for `time`. What it wraps takes a millisecond a call."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def slow(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: object) -> Any:
+            self._now += 0.001
+            return work(*arguments)
+
+        return run
+
+
+def test_a_round_takes_messages_and_begins_requests_for_a_few_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("decoding.worker.worker.time", clock)
+    calls = [
+        call_of([msgspec.structs.replace(submit(f"{key}{number}-{choice}", [5]), tenant=key) for choice in range(10)])
+        for key in "ab"
+        for number in range(5)
+    ]
+    frames = [msgspec.msgpack.encode(call) for call in calls]
+    begun: list[str] = []
+    inbox = SimpleNamespace(poll=lambda _: len(frames), recv=clock.slow(lambda: frames.pop(0)))
+    worker = Worker(inbox, Mock(), Mock(), Heart(None, ""), os.getpid())  # type: ignore[arg-type]
+    engine: Any = SimpleNamespace(
+        has_work=True,
+        compiling_ids=[],
+        model=SimpleNamespace(eos_token_ids=frozenset()),
+        add=clock.slow(lambda request: begun.append(request.id)),
+    )
+    taken, started = [], []
+    while len(begun) < 100:
+        left, before = len(frames), len(begun)
+        worker._take_messages(engine)
+        worker._begin_requests(engine)
+        taken.append(left - len(frames))
+        started.append(len(begun) - before)
+        assert started[-1] > 0
+    most = round(1000 * TAKE_SECONDS) + 1  # the last one begins before the time is over
+    assert max(taken) <= most
+    assert max(started) <= most
+    from_b = next(number for number, request_id in enumerate(begun) if request_id[0] == "b")
+    assert from_b < 10, "key b waits for no more than what had begun when its first call came"
+    assert [request_id[0] for request_id in begun[from_b : from_b + 40]] == ["b", "a"] * 20
 
 
 def test_a_worker_that_breaks_says_so_before_it_leaves(model_folder: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from decoding.core.sampling_params import SamplingParams
@@ -17,6 +18,7 @@ from server.config import ServerSettings
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.queue_gate import LONGEST_RETRY, QueueGate, QueueLimits
 from server.engine_client.replies import Replies, WorkerGone
+from server.engine_client.request_bytes import ID_BYTES, TOKEN_BYTES, call_bytes
 from server.http.errors import ApiError
 from tests.server.servers import PATIENCE, RunningServer, make_model_folder, running_server, wait_until
 
@@ -38,14 +40,14 @@ class Gate:
         self.requests = OpenRequests(lambda ticket, _: self.gate.note_end(ticket))
         self.gate = QueueGate(QueueLimits(**({"max_waiting": 100} | limits)), self.requests)
 
-    def add(self, *requests: Submit, age: float = 0.0) -> None:
+    def add(self, *requests: Submit, age: float = 0.0, num_bytes: int = 0) -> None:
         for request in requests:
             replies = Replies([request.request_id], lambda _: None)
-            self.requests.add(Ticket(request, replies, 0, submitted=time.perf_counter() - age))
+            self.requests.add(Ticket(request, replies, 0, num_bytes, submitted=time.perf_counter() - age))
 
-    def refuses(self, *requests: Submit, max_running: int = 2) -> ApiError | None:
+    def refuses(self, *requests: Submit, max_running: int = 2, num_bytes: int = 0) -> ApiError | None:
         try:
-            self.gate.check(requests, max_running)
+            self.gate.check(requests, num_bytes, max_running)
         except ApiError as error:
             return error
         return None
@@ -72,6 +74,34 @@ def test_prompts_that_wait_are_counted_in_tokens_and_one_alone_may_have_any_leng
     assert gate.refuses(submit(2, "b", prompt_len=61)) is not None
     gate.requests.end("1", GONE)
     assert gate.refuses(submit(2, prompt_len=50)) is None
+
+
+def test_what_requests_hold_is_bounded_and_a_call_alone_may_hold_anything() -> None:
+    gate = Gate(max_request_bytes=100, max_request_bytes_per_key=50)
+    assert gate.refuses(submit(1), num_bytes=400) is None
+    gate.add(submit(1), num_bytes=40)
+    refused = gate.refuses(submit(2), num_bytes=11)
+    assert refused is not None
+    assert (refused.status, refused.message) == (
+        429,
+        "Too many bytes of requests of this API key are waiting; try again later.",
+    )
+    assert gate.refuses(submit(2, "b"), num_bytes=60) is None
+    assert gate.refuses(submit(2, "b"), num_bytes=61) is not None
+    gate.requests.end("1", GONE)
+    assert gate.refuses(submit(2), num_bytes=50) is None
+
+
+def test_a_call_holds_its_tokens_lists_and_counts_of_penalties() -> None:
+    plain = submit(1)
+    lists = SamplingParams(max_tokens=5, logit_bias={1: 1.0}, bad_words=((1, 2),), allowed_token_ids=(1, 2, 3))
+    counting = SamplingParams(max_tokens=5, presence_penalty=1.0)
+    alone = call_bytes([plain], 1000)
+    assert call_bytes([plain] * 3, 1000) == 3 * alone
+    assert call_bytes([submit(1, prompt_len=110)], 1000) == alone + 100 * TOKEN_BYTES
+    for asked, more in ((lists, 7 * ID_BYTES), (counting, 3 * 5 * 1000)):
+        request = msgspec.structs.replace(plain, sampling=asked)
+        assert call_bytes([request] * 3, 1000) == 3 * alone + more
 
 
 def test_when_to_come_again_follows_the_rate_at_which_requests_end() -> None:

@@ -116,6 +116,7 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "above_limit"),
     ({"bad_words": [""]}, "bad_words.0", "invalid_value"),
     ({"bad_words": ["x"] * 129}, "bad_words", "above_limit"),
+    ({"bad_words": [f"{number}" + "x" * 250 for number in range(20)]}, "bad_words", "above_limit"),
     ({"allowed_token_ids": []}, "allowed_token_ids", "invalid_value"),
     ({"allowed_token_ids": [257]}, "allowed_token_ids", "token_out_of_vocabulary"),
     ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),

@@ -124,10 +124,11 @@ def recorded_encoding(server: RunningServer) -> Iterator[list[tuple[str, str]]]:
 
 
 def test_all_of_a_large_body_is_encoded_beside_the_event_loop(server: RunningServer) -> None:
-    words = [f"{number}" + "x" * 200 for number in range(100)]
-    body = {"prompt": "hi", "max_tokens": 2, "bad_words": words, "prediction": {"type": "content", "content": "yo"}}
+    words, user = [f"{number}" + "x" * 200 for number in range(15)], "x" * 10_000
+    expected = {"type": "content", "content": "yo"}
     with recorded_encoding(server) as seen:
-        assert server.post(**body).status_code == 200
+        asked = {"prompt": "hi", "max_tokens": 2, "bad_words": words, "prediction": expected, "metadata": {"a": user}}
+        assert server.post(**asked).status_code == 200
     assert {"hi", "yo", *words} <= {text for text, _ in seen}
     assert {name.rsplit("_", 1)[0] for _, name in seen} == {"body"}
 
