@@ -103,9 +103,22 @@ class TextConfig(WireModel):
 class ReasoningConfig(WireModel):
     """How to reason. summary is accepted and changes nothing, because all of the reasoning is shown."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"summary", "generate_summary"})
+    lenient: ClassVar[frozenset[str]] = frozenset({"summary", "generate_summary", "context"})
 
     effort: str | None = Field(default=None, max_length=64, description="For chat templates that know it")
+
+
+# What hosted tools found is never there, because none of them runs here.
+Includable = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
 
 
 class ResponseStreamOptions(WireModel):
@@ -143,9 +156,7 @@ class ResponseRequest(SamplingRequest):
     max_output_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
     text: TextConfig = TextConfig()
     reasoning: ReasoningConfig = ReasoningConfig()
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] = Field(
-        default=[], max_length=16
-    )
+    include: list[Includable] = Field(default=[], max_length=16)
     top_logprobs: int | None = Field(default=None, ge=0)
     tools: list[ResponseTool] = Field(default=[], max_length=128)
     tool_choice: ToolChoiceField | None = None

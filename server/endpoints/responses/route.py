@@ -31,7 +31,6 @@ NAMES = {
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
-    "verbosity": "text.verbosity",
     "response_format": "text.format",
     "response_format.json_schema.schema": "text.format.schema",
 }
