@@ -15,6 +15,11 @@ from tests.server.servers import RunningServer, make_model_folder, running_serve
 
 TOOL: Any = {"type": "function", "name": "time", "parameters": {"type": "object", "properties": {}}, "strict": True}
 
+CLOSE: Any = {"type": "function", "name": "close", "parameters": {"type": "object", "properties": {}}}
+SPACE: Any = {"type": "namespace", "name": "agents", "description": "Other agents.", "tools": [CLOSE]}
+CUSTOM: Any = {"type": "custom", "name": "patch", "description": "Changes files."}
+UNSUPPORTED = "unsupported_parameter"
+
 
 def script(**fields: Any) -> str:
     return json.dumps(fields)
@@ -114,7 +119,18 @@ def test_a_format_and_a_forced_call_become_grammars(server: RunningServer) -> No
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type", "invalid_value"),
         ({"input": [{"type": "function_call", "name": "x"}]}, "input.0.call_id", "missing_required_parameter"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content", "unsupported_content"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type", "invalid_value"),
+        ({"input": [{"type": "web_search_call", "action": {}}]}, "input.0.type", "invalid_value"),
+        ({"tools": [{"type": "retrieval", "top_k": 1}]}, "tools.0.type", "invalid_value"),
+        ({"tools": [{"top_k": 1}]}, "tools.0.type", "missing_required_parameter"),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name", "invalid_value"),
+        ({"tools": [{"type": "function", "name": "a", "top_k": 1}]}, "tools.0.top_k", "unknown_parameter"),
+        ({"tools": [SPACE | {"tools": [{"type": "mcp"}]}]}, "tools.0.tools.0.type", "invalid_value"),
+        ({"tools": [SPACE, TOOL | {"name": "agents.close"}]}, "tools", "invalid_value"),
+        ({"tools": [SPACE | {"name": f"s{n}", "tools": [CLOSE] * 1} for n in range(129)]}, "tools", "invalid_value"),
+        ({"tools": [CUSTOM | {"format": {"type": "grammar"}}]}, "tools.0.format.syntax", "invalid_value"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice", UNSUPPORTED),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"tools": [SPACE], "tool_choice": {"type": "function", "name": "open"}}, "tool_choice", "invalid_value"),
         ({"include": ["thoughts"]}, "include.0", "invalid_value"),
         ({"n": 2}, "n", "unknown_parameter"),
         ({"input": "\ud800"}, "input", "invalid_unicode"),
