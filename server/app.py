@@ -137,7 +137,7 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
             allow_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "request-id", "retry-after", *RATE_LIMIT_HEADERS],
+            expose_headers=["x-request-id", "request-id", "retry-after", "x-gander-notice", *RATE_LIMIT_HEADERS],
         )
     if settings.allowed_hosts is not None or (service.keys.is_open and not is_every_address(settings.host)):
         app.add_middleware(HostCheck, given=settings.allowed_host_names, on_error=on_error)

@@ -134,7 +134,7 @@ SERVER = {
     "settings": "config",
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies
-        responses anthropic_replies anthropic
+        response_tools responses anthropic_replies anthropic
     """,
     "engine_client": """
         replies open_requests worker_requests request_bytes queue_gate deadlines sessions/session_questions
@@ -156,10 +156,11 @@ SERVER = {
     """,
     "services": "service",
     "endpoints": """
-        health openapi metrics models page sessions tokens chat/rendered_chat chat/options
+        notices thoughts health openapi metrics models page sessions tokens chat/rendered_chat chat/options
         chat/serializer chat/route completions/options completions/serializer completions/route
-        responses/input responses/items responses/serializer responses/route responses/stored
-        messages/context messages/thoughts messages/input messages/blocks messages/serializer messages/route
+        responses/input responses/input_text responses/calls responses/items responses/serializer
+        responses/route responses/stored
+        messages/context messages/input messages/blocks messages/serializer messages/route
     """,
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report

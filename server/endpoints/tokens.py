@@ -17,6 +17,7 @@ from server.prompts.encoding import PromptReading, encode_rendered, encode_text,
 from server.prompts.served_model import ServedModel
 from server.prompts.special_tokens import MarkedText
 from server.schemas.catalog import DetokenizeReply, DetokenizeRequest, TokenizeReply, TokenizeRequest
+from server.schemas.tools import HostedTool
 from server.service import service_of
 
 router = APIRouter()
@@ -60,7 +61,8 @@ def _tokenized(body: TokenizeRequest, messages: MarkedText | None, model: Served
 
 def _conversation(body: TokenizeRequest, model: ServedModel) -> tuple[ChatTemplate, Conversation]:
     template = require_template(model.chat_template, body.chat_template, model.settings)
-    given = ChatInput(body.messages or (), body.tools, body.chat_template_kwargs)
+    tools = [tool for tool in body.tools if not isinstance(tool, HostedTool)]
+    given = ChatInput(body.messages or (), tools, body.chat_template_kwargs)
     conversation = replace(
         conversation_of(given, template, model.tokenizer.special_tokens),
         add_generation_prompt=body.add_generation_prompt,

@@ -17,7 +17,14 @@ from server.schemas.response_replies import Response
 from server.schemas.responses import InputItem
 
 FULL_TENANTS = 8  # how many full tenants the store has room for
-ID_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+ID_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+}
 ITEM_BYTES = 128  # what a stored object takes beside its text
 
 

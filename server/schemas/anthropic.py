@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, FailFast, Field, model_validator
@@ -10,7 +11,7 @@ from server.http.errors import MAX_PARAM, shortened
 from server.schemas.base import OrText, WireModel, refusal
 from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Stops
 from server.schemas.structured import JsonObject
-from server.schemas.tools import FUNCTION_NAME, ToolChoice, check_tools
+from server.schemas.tools import FUNCTION_NAME, HostedTool, ToolChoice, check_tools, tool_reader
 
 Role = Literal["user", "assistant", "system"]
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -25,6 +26,7 @@ BLOCKS_OF: dict[str, frozenset[str]] = {
     "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
     "system": frozenset({"text"}),
 }
+HOSTED = re.compile(r"[a-z_]+_\d{8}|mcp_toolset")  # types of tools that Anthropic runs or defines
 HIDDEN_CALLERS = ({"type": "direct"},)
 T = TypeVar("T")
 CacheControl = Annotated[JsonObject | None, Field(description="Count what is run as created in the cache")]
@@ -134,7 +136,7 @@ class Message(WireModel):
 
 
 class MessageTool(WireModel):
-    """A tool of the client's own; tools that Anthropic runs or defines are not supported."""
+    """A tool of the client's own; tools that Anthropic runs or defines are not offered to the model."""
 
     lenient: ClassVar[frozenset[str]] = frozenset({"eager_input_streaming"})
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"allowed_callers": (["direct"],)}
@@ -149,6 +151,15 @@ class MessageTool(WireModel):
         default=False, description="Show the tool where a tool_reference names it, and from the start where none does"
     )
     cache_control: CacheControl = None
+
+
+def _is_hosted(kind: str) -> bool:
+    return HOSTED.fullmatch(kind) is not None
+
+
+AnyTool = Annotated[
+    MessageTool | HostedTool, BeforeValidator(tool_reader({"custom": MessageTool}, "custom", _is_hosted))
+]
 
 
 class MessageToolChoice(WireModel):
@@ -232,7 +243,7 @@ class CountRequest(SamplingRequest):
     messages: list[Message] = Field(min_length=1, fail_fast=True)
     system: Blocks = Field(default=[])
     stop: Stops = Field(default=[], alias="stop_sequences")
-    tools: list[MessageTool] = Field(default=[], max_length=128)
+    tools: list[AnyTool] = Field(default=[], max_length=128)
     tool_choice: MessageToolChoice | None = None
     thinking: ThinkingConfig = ThinkingConfig(type="adaptive")
     output_config: OutputConfig = OutputConfig()
@@ -248,12 +259,12 @@ class CountRequest(SamplingRequest):
             raise refusal("invalid_value", "The system prompt may have blocks of type text alone.", "system")
         if self.shown and any(block.type == "tool_use" for block in self.shown[-1].content):
             raise refusal("invalid_value", "The last message calls a tool: its result must follow.", "messages")
-        unknown = self.referenced - {tool.name for tool in self.tools}
+        unknown = self.referenced - {tool.name for tool in self.offered_tools}
         if unknown:
             message = f"A tool_reference names {shortened(min(unknown), MAX_PARAM)}, which is not among tools."
             raise refusal("invalid_value", message, "messages")
         choice = ToolChoice("auto") if self.tool_choice is None else self.tool_choice.choice
-        check_tools([tool.name for tool in self.tools], choice)
+        check_tools([tool.name for tool in self.offered_tools], choice)
         return self
 
     @property
@@ -265,6 +276,10 @@ class CountRequest(SamplingRequest):
         return self.messages[:size]
 
     @property
+    def offered_tools(self) -> list[MessageTool]:
+        return [tool for tool in self.tools if isinstance(tool, MessageTool)]
+
+    @property
     def referenced(self) -> set[str]:
         """The tools that results refer to."""
         parts = [part for message in self.messages for block in message.content for part in block.content]
@@ -274,7 +289,7 @@ class CountRequest(SamplingRequest):
     def asks_to_cache(self) -> bool:
         """Whether a part of the prompt is marked to be cached, or the request as a whole."""
         blocks = [*self.system, *(block for message in self.messages for block in message.content)]
-        marks = [tool.cache_control for tool in self.tools] + [block.cache_control for block in blocks]
+        marks = [tool.cache_control for tool in self.offered_tools] + [block.cache_control for block in blocks]
         return any(mark is not None for mark in (self.cache_control, *marks))
 
     @property

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from server.schemas.base import WireModel, refusal
 from server.schemas.messages import ChatMessage, check_template_options
-from server.schemas.tools import Tool
+from server.schemas.tools import ChatTool
 
 
 class ModelCard(TypedDict):
@@ -62,7 +62,7 @@ class TokenizeRequest(WireModel):
         description="Read names of special tokens in a prompt as those tokens; in messages they are always text",
     )
     messages: list[ChatMessage] | None = Field(default=None, min_length=1, fail_fast=True)
-    tools: list[Tool] = Field(default=[], max_length=128)
+    tools: list[ChatTool] = Field(default=[], max_length=128)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: str | None = None

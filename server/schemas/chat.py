@@ -16,7 +16,7 @@ from server.schemas.base import refusal
 from server.schemas.generation import MAX_LENGTH, REFUSED, GenerationRequest
 from server.schemas.messages import ChatMessage, check_template_options
 from server.schemas.replies import PromptLogprobs, SpeculationReport, Trace, Usage
-from server.schemas.tools import Tool, ToolChoice, ToolChoiceField, check_tools
+from server.schemas.tools import ChatTool, Tool, ToolChoice, ToolChoiceField, check_tools
 
 
 class ChatRequest(GenerationRequest):
@@ -38,7 +38,7 @@ class ChatRequest(GenerationRequest):
     )
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0)
-    tools: list[Tool] = Field(default=[], max_length=128)
+    tools: list[ChatTool] = Field(default=[], max_length=128)
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = Field(default=None, max_length=64, description="For chat templates that know it")
@@ -63,14 +63,18 @@ class ChatRequest(GenerationRequest):
         if self.add_generation_prompt and self.continue_final_message:
             message = "continue_final_message needs add_generation_prompt to be false."
             raise refusal("invalid_value", message, "continue_final_message")
-        check_tools([tool.function.name for tool in self.tools], self.choice_of_tool)
+        check_tools([tool.function.name for tool in self.offered_tools], self.choice_of_tool)
         check_template_options(self.chat_template_kwargs)
         return self
 
     @property
+    def offered_tools(self) -> list[Tool]:
+        return [tool for tool in self.tools if isinstance(tool, Tool)]
+
+    @property
     def choice_of_tool(self) -> ToolChoice:
         if self.tool_choice is None:
-            return ToolChoice("auto" if self.tools else "none")
+            return ToolChoice("auto" if self.offered_tools else "none")
         return self.tool_choice
 
     @property
@@ -78,7 +82,7 @@ class ChatRequest(GenerationRequest):
         choice = self.choice_of_tool
         if choice.mode == "none":
             return []
-        return [tool for tool in self.tools if choice.allowed is None or tool.function.name in choice.allowed]
+        return [tool for tool in self.offered_tools if choice.allowed is None or tool.function.name in choice.allowed]
 
 
 class TopLogprob(TypedDict):

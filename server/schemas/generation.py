@@ -23,6 +23,7 @@ LENIENT = frozenset(
     {
         "user",
         "metadata",
+        "client_metadata",
         "store",
         "service_tier",
         "safety_identifier",

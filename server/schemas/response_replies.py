@@ -50,10 +50,22 @@ class FunctionCallItem(TypedDict):
     status: Status
     call_id: str
     name: str
+    namespace: NotRequired[str]
     arguments: str
 
 
-OutputItem = MessageItem | ReasoningItem | FunctionCallItem
+class CustomCallItem(TypedDict):
+    id: str
+    type: Literal["custom_tool_call"]
+    status: Status
+    call_id: str
+    name: str
+    namespace: NotRequired[str]
+    input: str
+
+
+CallItem = FunctionCallItem | CustomCallItem
+OutputItem = MessageItem | ReasoningItem | CallItem
 
 
 class InputTokensDetails(TypedDict):
@@ -149,6 +161,7 @@ class ResponseEvent(TypedDict):
     text: NotRequired[str]
     name: NotRequired[str]
     arguments: NotRequired[str]
+    input: NotRequired[str]
     logprobs: NotRequired[list[TokenLogprob]]
     code: NotRequired[str]
     message: NotRequired[str]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, FailFast, Field, model_validator
 
+from server.http.errors import MAX_PARAM, shortened
 from server.schemas.base import OrText, WireModel, refusal
 from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Text
 from server.schemas.messages import Role
+from server.schemas.response_tools import MOST_OFFERED, OfferedTools, ResponseTool
 from server.schemas.structured import JsonObject
-from server.schemas.tools import FUNCTION_NAME, ToolChoice, ToolChoiceField, check_tools
+from server.schemas.tools import ToolChoice, ToolChoiceField, check_tools
 
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 NEEDS: dict[str, tuple[str, ...]] = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
+    "custom_tool_call": ("call_id", "name", "input"),
+    "custom_tool_call_output": ("call_id", "output"),
     "reasoning": (),
 }
 
@@ -31,13 +36,22 @@ class InputItem(WireModel):
     )
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"caller": ({"type": "direct"},), "async": (False,)}
 
-    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    type: Literal[
+        "message",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "reasoning",
+    ] = "message"
     id: str | None = Field(default=None, max_length=256)
     role: Role | None = None
     content: Text | None = None
     call_id: str | None = Field(default=None, min_length=1, max_length=256)
-    name: str | None = Field(default=None, min_length=1, max_length=256)
+    name: str | None = Field(default=None, min_length=1, max_length=128)
+    namespace: str | None = Field(default=None, min_length=1, max_length=127)
     arguments: str | None = None
+    input: str | None = None
     output: Text | None = None
 
     @model_validator(mode="after")
@@ -55,6 +69,11 @@ def _read_input(value: Any) -> Any:
         return [{"type": "message", "role": "user", "content": value}]
     if not isinstance(value, list):
         raise refusal("invalid_type", "input must be a string or a list of items.")
+    for number, item in enumerate(value):
+        kind = item.get("type") if isinstance(item, dict) else None
+        if isinstance(kind, str) and kind not in NEEDS:  # before its fields, which other types have
+            message = f"Items are {', '.join(NEEDS)}, not {shortened(kind, MAX_PARAM)}."
+            raise refusal("invalid_value", message, f"{number}.type")
     return value
 
 
@@ -68,14 +87,6 @@ def _check_metadata(value: Any) -> Any:
 
 
 Metadata = Annotated[dict[str, Annotated[str, Field(max_length=512)]], BeforeValidator(_check_metadata)]
-
-
-class ResponseTool(WireModel):
-    type: Literal["function"]
-    name: str = Field(pattern=FUNCTION_NAME)
-    description: str = ""
-    parameters: JsonObject = Field(default={})
-    strict: bool = False
 
 
 class TextFormat(WireModel):
@@ -103,9 +114,22 @@ class TextConfig(WireModel):
 class ReasoningConfig(WireModel):
     """How to reason. summary is accepted and changes nothing, because all of the reasoning is shown."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"summary", "generate_summary"})
+    lenient: ClassVar[frozenset[str]] = frozenset({"summary", "generate_summary", "context"})
 
     effort: str | None = Field(default=None, max_length=64, description="For chat templates that know it")
+
+
+# What hosted tools found is never there, because none of them runs here.
+Includable = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
 
 
 class ResponseStreamOptions(WireModel):
@@ -143,9 +167,7 @@ class ResponseRequest(SamplingRequest):
     max_output_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
     text: TextConfig = TextConfig()
     reasoning: ReasoningConfig = ReasoningConfig()
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] = Field(
-        default=[], max_length=16
-    )
+    include: list[Includable] = Field(default=[], max_length=16)
     top_logprobs: int | None = Field(default=None, ge=0)
     tools: list[ResponseTool] = Field(default=[], max_length=128)
     tool_choice: ToolChoiceField | None = None
@@ -158,8 +180,21 @@ class ResponseRequest(SamplingRequest):
         if self.speculation.trace:
             message = "speculation.trace is for completions and chat completions; leave it out."
             raise refusal("unsupported_parameter", message, "speculation.trace")
-        check_tools([tool.name for tool in self.tools], self.tool_choice or ToolChoice("auto"))
+        names = [tool.shown_name for tool in self.offered]
+        if len(names) > MOST_OFFERED:
+            message = f"tools: {len(names)} with those in namespaces are above this server's limit of {MOST_OFFERED}."
+            raise refusal("above_limit", message, "tools")
+        check_tools(names, self.chosen)
         return self
+
+    @cached_property
+    def offered(self) -> OfferedTools:
+        return OfferedTools(self.tools)
+
+    @property
+    def chosen(self) -> ToolChoice:
+        """tool_choice, by the names that the model is shown."""
+        return self.offered.resolved(self.tool_choice or ToolChoice("auto"))
 
     @property
     def wants_logprobs(self) -> bool:

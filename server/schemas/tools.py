@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, PlainValidator, WithJsonSchema, model_validator
 
+from server.http.errors import MAX_PARAM, shortened
 from server.schemas.base import WireModel, refusal
 from server.schemas.structured import JsonObject
 
 FUNCTION_NAME = r"^[a-zA-Z0-9_.-]{1,128}$"
+# Tools that OpenAI runs, by their types. This server runs none.
+HOSTED = (
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+    "file_search",
+    "code_interpreter",
+    "computer",
+    "computer_use_preview",
+    "mcp",
+    "image_generation",
+    "tool_search",
+    "programmatic_tool_calling",
+    "local_shell",
+    "shell",
+    "apply_patch",
+)
 
 
 class FunctionDefinition(WireModel):
@@ -41,6 +60,48 @@ class DeferredTool(Tool):
     is_shown: ClassVar[bool] = False
 
 
+class HostedTool(WireModel):
+    """A tool that this server cannot run: accepted with whatever fields it has, and not offered to the model."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(max_length=MAX_PARAM)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_defaults(cls, data: Any) -> Any:
+        return data
+
+
+def tool_reader(
+    kinds: Mapping[str, type[WireModel]], default: str = "", is_hosted: Callable[[str], bool] = lambda _: False
+) -> Callable[[Any], Any]:
+    """A validator that reads a tool by its type, which is checked before all other fields. default: the type where none
+    is given."""
+    known = ", ".join(dict.fromkeys(kind for kind, model in kinds.items() if model is not HostedTool))
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        kind = value.get("type") or default
+        if not kind:
+            raise refusal("missing_required_parameter", "A tool must have a type.", "type")
+        model = kinds.get(kind) if isinstance(kind, str) else None
+        if model is None and isinstance(kind, str) and is_hosted(kind):
+            model = HostedTool
+        if model is None:
+            shown = shortened(str(kind), MAX_PARAM)
+            message = f"There are no tools of type {shown} here; those that a model can be offered are of type {known}."
+            raise refusal("invalid_value", message, "type")
+        return model.model_validate(value)
+
+    return read
+
+
+CHAT_KINDS: Mapping[str, type[WireModel]] = {"function": Tool, **dict.fromkeys(HOSTED, HostedTool)}
+ChatTool = Annotated[Tool | HostedTool, BeforeValidator(tool_reader(CHAT_KINDS))]
+
+
 MODES: tuple[Literal["none", "auto", "required"], ...] = ("none", "auto", "required")
 
 
@@ -58,9 +119,11 @@ def read_tool_choice(value: Any) -> ToolChoice:
     for mode in MODES:
         if value == mode:
             return ToolChoice(mode)
-    name = _function_name(value)
+    name = _tool_name(value)
     if name is not None:
         return ToolChoice("named", name)
+    if _is_hosted(value):
+        raise refusal("unsupported_parameter", f"tool_choice: this server cannot run {value['type']}.")
     if isinstance(value, dict) and value.get("type") == "allowed_tools":
         return _read_allowed(value.get("allowed_tools", value))
     raise refusal("invalid_value", "tool_choice must be none, auto, required, name a function, or list allowed_tools.")
@@ -68,23 +131,32 @@ def read_tool_choice(value: Any) -> ToolChoice:
 
 def _read_allowed(value: Any) -> ToolChoice:
     tools = value.get("tools") if isinstance(value, dict) else None
-    names = [_function_name(tool) for tool in tools] if isinstance(tools, list) else []
+    names = [_tool_name(tool) for tool in tools if not _is_hosted(tool)] if isinstance(tools, list) else []
     known = tuple(name for name in names if name is not None)
-    if not names or len(known) < len(names):
+    if not tools or not isinstance(tools, list) or len(known) < len(names):
         raise refusal("invalid_value", "allowed_tools must have tools, a list of functions by their names.")
+    if value.get("mode") == "required" and not known:
+        raise refusal("unsupported_parameter", "tool_choice: this server cannot run any of the allowed tools.")
     for mode in ("auto", "required"):
         if value.get("mode") == mode:
             return ToolChoice(mode, allowed=known)
     raise refusal("invalid_value", "allowed_tools must have the mode auto or required.")
 
 
-def _function_name(value: Any) -> str | None:
-    """The name in {type, function: {name}} or {type, name}; None if `value` is neither."""
-    if not isinstance(value, dict) or value.get("type") != "function":
+def _tool_name(value: Any) -> str | None:
+    """The name in {type, function: {name}} or {type, name}, after that of a namespace beside it; None if `value` is
+    neither."""
+    if not isinstance(value, dict) or value.get("type") not in ("function", "custom"):
         return None
-    function = value.get("function", value)
-    name = function.get("name") if isinstance(function, dict) else None
-    return name if isinstance(name, str) else None
+    tool = value.get(value["type"], value)
+    name, namespace = (tool.get("name"), tool.get("namespace")) if isinstance(tool, dict) else (None, None)
+    if not isinstance(name, str) or not isinstance(namespace, str | None):
+        return None
+    return f"{namespace}.{name}" if namespace else name
+
+
+def _is_hosted(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") in HOSTED
 
 
 NESTED_FUNCTION: JsonValue = {
@@ -97,7 +169,11 @@ NESTED_FUNCTION: JsonValue = {
 }
 FLAT_FUNCTION: JsonValue = {
     "type": "object",
-    "properties": {"type": {"const": "function"}, "name": {"type": "string"}},
+    "properties": {
+        "type": {"enum": ["function", "custom"]},
+        "name": {"type": "string"},
+        "namespace": {"type": "string"},
+    },
     "required": ["type", "name"],
 }
 ALLOWED: dict[str, JsonValue] = {
@@ -122,12 +198,18 @@ TOOL_CHOICE_SCHEMA: dict[str, JsonValue] = {
 ToolChoiceField = Annotated[ToolChoice, PlainValidator(read_tool_choice), WithJsonSchema(TOOL_CHOICE_SCHEMA)]
 
 
+def hosted_types(tools: Sequence[WireModel]) -> list[str]:
+    """The types of the tools that are not offered."""
+    return [tool.type for tool in tools if isinstance(tool, HostedTool)]
+
+
 def check_tools(names: Sequence[str], choice: ToolChoice) -> None:
-    """Raises a refusal where two tools have one name, or where the choice names a tool that is not there."""
+    """Raises a refusal where two tools have one name, or where the choice names a tool that is not there. names: of the
+    tools that are offered."""
     if len(set(names)) < len(names):
         raise refusal("invalid_value", "Two tools have the same name.", "tools")
     if (choice.mode in ("required", "named") or choice.allowed) and not names:
-        raise refusal("invalid_value", "tool_choice needs tools.", "tool_choice")
+        raise refusal("invalid_value", "tool_choice needs tools that the model can be offered.", "tool_choice")
     chosen = {choice.name} if choice.mode == "named" else set(choice.allowed or ())
     if not chosen <= set(names):
         raise refusal("invalid_value", "tool_choice names a function that is not among tools.", "tool_choice")

@@ -30,7 +30,7 @@ from server.service import Service
 
 ID_LETTERS = 9  # Mistral's chat templates refuse call ids of any other length
 THINKING_SWITCH = "enable_thinking"  # as Qwen's and others' templates call it
-USUAL = "medium"  # the default of reasoning_effort and verbosity, which a template need not know
+USUAL = "medium"  # the default of reasoning_effort, which a template need not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ def reading_of(chat: RenderedChat, model: ServedModel) -> ReplyReading:
 
 
 def _options(body: ChatRequest, template: ChatTemplate, may_think: bool) -> dict[str, Any]:
-    """The names that a template gets beside messages and tools. Raises ApiError for an effort or verbosity that the
-    template does not know, unless it is the default or an effort for a model that does not reason."""
+    """The names that a template gets beside messages and tools. Raises ApiError for an effort that the template of
+    a model that reasons does not know, unless it is the default; a verbosity that it does not know changes nothing."""
     options = dict(body.chat_template_kwargs)
     for name in ("reasoning_effort", "verbosity"):
         value = getattr(body, name)
@@ -116,7 +116,7 @@ def _options(body: ChatRequest, template: ChatTemplate, may_think: bool) -> dict
             options[name] = value
         elif name == "reasoning_effort" and value == "none" and template.knows(THINKING_SWITCH):
             options[THINKING_SWITCH] = False
-        elif value != USUAL and (may_think or name != "reasoning_effort"):
+        elif name == "reasoning_effort" and value != USUAL and may_think:
             message = f"{name}: this model's chat template does not know it; leave it out."
             raise invalid(message, name, "unsupported_parameter")
     return options

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from pydantic_core import from_json, to_json
 
-from server.endpoints.messages.thoughts import signature_of
+from server.endpoints.thoughts import signature_of
 from server.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from server.schemas.anthropic_replies import MessageEvent, ReplyBlock
 

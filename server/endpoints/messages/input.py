@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from server.endpoints.messages.thoughts import thought_in
+from server.endpoints.thoughts import thought_in
 from server.http.errors import require_at_most
 from server.schemas.anthropic import ContentBlock, CountRequest, MessageTool, ResultPart, Role
 from server.schemas.chat import ChatRequest
@@ -43,7 +43,7 @@ def chat_request(body: CountRequest, knows_effort: bool) -> ChatRequest:
         **shared,
         messages=[*system, *_messages(body)],
         response_format=_format(body),
-        tools=[_tool(tool, tool.defer_loading and tool.name in body.referenced) for tool in body.tools],
+        tools=[_tool(tool, tool.defer_loading and tool.name in body.referenced) for tool in body.offered_tools],
         tool_choice=None if chosen is None else chosen.choice,
         parallel_tool_calls=chosen is None or not chosen.disable_parallel_tool_use,
         reasoning_effort="none" if body.thinking.type == "disabled" else effort,
@@ -70,7 +70,7 @@ def _format(body: CountRequest) -> ResponseFormat | None:
 
 def _messages(body: CountRequest) -> Iterator[ChatMessage]:
     """The chat messages. Neighbouring messages of one role are one turn."""
-    tools = {tool.name: tool for tool in body.tools}
+    tools = {tool.name: tool for tool in body.offered_tools}
     for role, turn in groupby(body.shown, key=lambda message: message.role):
         blocks = [block for message in turn for block in message.content]
         if role == "assistant":

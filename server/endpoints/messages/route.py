@@ -12,6 +12,7 @@ from server.endpoints.chat.rendered_chat import RenderedChat, render_chat
 from server.endpoints.messages.context import require_nothing_cleared, require_whole_conversation
 from server.endpoints.messages.input import chat_request, names_of
 from server.endpoints.messages.serializer import MessageSerializer
+from server.endpoints.notices import with_notice
 from server.endpoints.openapi import error_replies, generation_replies
 from server.generation.answer import answer
 from server.generation.options import GenerationOptions
@@ -47,7 +48,8 @@ async def create_message(request: Request) -> Response:
         call = await service.work_on(request, lambda: prepare(chat.body, _options(body, chat, model), model, sender))
         call = replace(call, keep_alive=event_frame({"type": "ping"}))
         serializer = MessageSerializer(call, body, service.settings.prefix_cache)
-        return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
+        reply = await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
+    return with_notice(reply, body.tools)
 
 
 @router.post(

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from server.http.errors import require_at_most
 from server.schemas.chat import ChatRequest
 from server.schemas.generation import SamplingRequest, StreamOptions
 from server.schemas.messages import MAX_CALLS, CalledFunction, ChatMessage, MessageToolCall
-from server.schemas.responses import InputItem, ResponseRequest, ResponseTool
+from server.schemas.response_tools import CustomTool, OfferedTool, shown_name
+from server.schemas.responses import InputItem, ResponseRequest
 from server.schemas.structured import NamedSchema, ResponseFormat
 from server.schemas.tools import FunctionDefinition, Tool
+
+# The arguments of a custom tool's call.
+INPUT: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
 
 
 def chat_request(body: ResponseRequest, items: Sequence[InputItem]) -> ChatRequest:
@@ -25,8 +36,8 @@ def chat_request(body: ResponseRequest, items: Sequence[InputItem]) -> ChatReque
         logprobs=body.wants_logprobs,
         top_logprobs=body.top_logprobs,
         response_format=_format(body),
-        tools=[_tool(tool) for tool in body.tools],
-        tool_choice=body.tool_choice,
+        tools=list(map(_tool, body.offered)),
+        tool_choice=None if body.tool_choice is None else body.chosen,
         parallel_tool_calls=body.parallel_tool_calls,
         reasoning_effort=body.reasoning.effort,
         verbosity=body.text.verbosity,
@@ -34,9 +45,16 @@ def chat_request(body: ResponseRequest, items: Sequence[InputItem]) -> ChatReque
     )
 
 
-def _tool(tool: ResponseTool) -> Tool:
-    function = FunctionDefinition(
-        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+def _tool(offered: OfferedTool) -> Tool:
+    """The function that the model is shown. A custom tool's has one argument, its input."""
+    tool = offered.tool
+    lines = [offered.heading, tool.description]
+    parameters, is_strict = (INPUT, False) if isinstance(tool, CustomTool) else (tool.parameters, tool.strict)
+    function = FunctionDefinition.model_construct(
+        name=offered.shown_name,
+        description="\n\n".join(filter(None, lines)),
+        parameters=parameters,
+        strict=is_strict,
     )
     return Tool(type="function", function=function)
 
@@ -47,6 +65,13 @@ def _format(body: ResponseRequest) -> ResponseFormat | None:
         return None
     schema = None if form.definition is None else NamedSchema(schema=form.definition)
     return ResponseFormat(type=form.type, json_schema=schema)
+
+
+def _call(item: InputItem) -> MessageToolCall:
+    is_custom = item.type == "custom_tool_call"
+    arguments = json.dumps({"input": item.input}, ensure_ascii=False) if is_custom else item.arguments
+    function = CalledFunction(name=shown_name(item.name or "", item.namespace), arguments=arguments or "")
+    return MessageToolCall(id=item.call_id or "", function=function)
 
 
 def _messages(items: Sequence[InputItem]) -> list[ChatMessage]:
@@ -71,9 +96,8 @@ def _messages(items: Sequence[InputItem]) -> list[ChatMessage]:
                 if said is not None or calls:
                     end_turn()
                 thoughts += [item.content] if item.content else []
-            case "function_call":
-                function = CalledFunction(name=item.name or "", arguments=item.arguments or "")
-                calls.append(MessageToolCall(id=item.call_id or "", function=function))
+            case "function_call" | "custom_tool_call":
+                calls.append(_call(item))
             case "message" if item.role == "assistant":
                 if said is not None or calls:
                     end_turn()
@@ -81,7 +105,7 @@ def _messages(items: Sequence[InputItem]) -> list[ChatMessage]:
             case "message":
                 end_turn()
                 messages.append(ChatMessage(role=item.role or "user", content=item.content))
-            case "function_call_output":
+            case "function_call_output" | "custom_tool_call_output":
                 end_turn()
                 messages.append(ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id))
     end_turn()

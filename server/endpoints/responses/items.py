@@ -5,14 +5,14 @@ Owns the order of events and their numbers; knows nothing of HTTP.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
+from itertools import starmap
 from typing import Any
 
+from server.endpoints.responses.calls import OpenCall, new_id
 from server.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from server.schemas.chat import TokenLogprob
 from server.schemas.response_replies import (
-    FunctionCallItem,
     MessageItem,
     OutputItem,
     OutputText,
@@ -21,14 +21,17 @@ from server.schemas.response_replies import (
     ResponseEvent,
     Status,
 )
+from server.schemas.response_tools import OfferedTools
 
 
 class ResponseItems:
-    """`add` parts, then `close`; `items` holds the items so far."""
+    """`add` parts, then `close`; `items` holds the items so far. offered: the tools that may be called."""
 
-    def __init__(self) -> None:
+    def __init__(self, offered: OfferedTools) -> None:
         self.items: list[OutputItem] = []
+        self._offered = offered
         self._open: OutputItem | None = None
+        self._call: OpenCall | None = None
         self._num_events = 0
 
     @property
@@ -64,13 +67,11 @@ class ResponseItems:
                 yield self._inside("output_text.delta", delta=part.text, logprobs=logprobs)
             case CallStart():
                 yield from self.close("completed")
-                yield from self._begin_call(part)
+                self._call = OpenCall(part, self._offered)
+                yield self._begin(self._call.item)
             case CallArguments():
-                call = self._open
-                assert call is not None
-                assert call["type"] == "function_call"
-                call["arguments"] += part.text
-                yield self._inside("function_call_arguments.delta", delta=part.text)
+                assert self._call is not None
+                yield from starmap(self._inside_call, self._call.add(part.text))
 
     def close(self, status: Status) -> Iterator[ResponseEvent]:
         """End the item that is open, if one is."""
@@ -87,16 +88,16 @@ class ResponseItems:
                 thought = item["content"][0]
                 yield self._inside("reasoning_text.done", text=thought["text"])
                 yield self._inside("content_part.done", part=thought)
-            case "function_call":
-                fields = {"name": item["name"], "arguments": item["arguments"]}
-                yield self._inside("function_call_arguments.done", **fields)
+            case _:
+                assert self._call is not None
+                yield from starmap(self._inside_call, self._call.end())
         yield self.event("output_item.done", output_index=len(self.items) - 1, item=item)
         self._open = None
 
     def _begin_reasoning(self) -> Generator[ResponseEvent, None, ReasoningItem]:
         thought: ReasoningText = {"type": "reasoning_text", "text": ""}
         item: ReasoningItem = {
-            "id": _new_id("rs"),
+            "id": new_id("rs"),
             "type": "reasoning",
             "status": "in_progress",
             "summary": [],
@@ -110,7 +111,7 @@ class ResponseItems:
     def _begin_message(self) -> Generator[ResponseEvent, None, MessageItem]:
         text: OutputText = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         item: MessageItem = {
-            "id": _new_id("msg"),
+            "id": new_id("msg"),
             "type": "message",
             "role": "assistant",
             "status": "in_progress",
@@ -121,31 +122,16 @@ class ResponseItems:
         yield self._inside("content_part.added", part=dict(text))
         return item
 
-    def _begin_call(self, start: CallStart) -> Iterator[ResponseEvent]:
-        item: FunctionCallItem = {
-            "id": _new_id("fc"),
-            "type": "function_call",
-            "status": "in_progress",
-            "call_id": start.id,
-            "name": start.name,
-            "arguments": "",
-        }
-        yield self._begin(item)
-
     def _begin(self, item: OutputItem) -> ResponseEvent:
         self.items.append(item)
         self._open = item
         return self.event("output_item.added", output_index=len(self.items) - 1, item=item)
 
     def _inside(self, kind: str, **fields: Any) -> ResponseEvent:
-        """An event about the open item. It has a content_index, except for calls, which have no content parts."""
-        item = self._open
-        assert item is not None
-        place: dict[str, Any] = {"item_id": item["id"], "output_index": len(self.items) - 1}
-        if item["type"] != "function_call":
-            place["content_index"] = 0
-        return self.event(kind, **place, **fields)
+        """An event about the open item's only content part."""
+        return self._inside_call(kind, {"content_index": 0, **fields})
 
-
-def _new_id(prefix: str) -> str:
-    return f"{prefix}_{uuid.uuid4().hex}"
+    def _inside_call(self, kind: str, fields: Mapping[str, Any]) -> ResponseEvent:
+        """An event about the open item, where it is a call, which has no content parts."""
+        assert self._open is not None
+        return self.event(kind, item_id=self._open["id"], output_index=len(self.items) - 1, **fields)

@@ -7,6 +7,7 @@ from fastapi.responses import Response
 
 from server.endpoints.chat.options import chat_options
 from server.endpoints.chat.rendered_chat import render_chat
+from server.endpoints.notices import with_notice
 from server.endpoints.openapi import error_replies, generation_replies
 from server.endpoints.responses.input import chat_request
 from server.endpoints.responses.serializer import ResponseSerializer
@@ -31,7 +32,6 @@ NAMES = {
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
-    "verbosity": "text.verbosity",
     "response_format": "text.format",
     "response_format.json_schema.schema": "text.format.schema",
 }
@@ -63,7 +63,8 @@ async def create_response(request: Request) -> Response:
             request, lambda: prepare(chat.body, chat_options(chat, model, "resp_"), model, sender), size
         )
         serializer = ResponseSerializer(call, body, is_kept, keep)
-        return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
+        reply = await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
+    return with_notice(reply, body.tools)
 
 
 @router.post(

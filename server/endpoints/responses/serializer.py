@@ -20,6 +20,7 @@ from server.http.sse import event_frame
 from server.parsing.parts import Content
 from server.schemas.chat import TokenLogprob
 from server.schemas.response_replies import Response, ResponseEvent, ResponseUsage
+from server.schemas.response_tools import OfferedTools
 from server.schemas.responses import ResponseRequest, TextConfig
 from server.schemas.tools import ToolChoice
 
@@ -30,9 +31,12 @@ class ResponseSerializer:
     body: ResponseRequest
     is_kept: bool
     keep: Callable[[Response], None]  # called with the complete response before the client gets its end
-    _items: ResponseItems = field(default_factory=ResponseItems)
+    _items: ResponseItems = field(init=False)
     _logprobs: list[TokenLogprob] = field(default_factory=list)  # of tokens whose content has not been shown
     _last: ChoiceDelta | None = None
+
+    def __post_init__(self) -> None:
+        self._items = ResponseItems(self.body.offered)
 
     def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:  # noqa: ARG002
         is_first, self._last = self._last is None, delta
@@ -116,8 +120,8 @@ class ResponseSerializer:
             "top_p": body.top_p,
             "top_logprobs": body.top_logprobs or 0,
             "text": _text(body.text),
-            "tool_choice": _tool_choice(body.tool_choice or ToolChoice("auto")),
-            "tools": [tool.model_dump() for tool in body.tools],
+            "tool_choice": _tool_choice(body.chosen, body.offered),
+            "tools": [tool.model_dump(exclude_none=True) for tool in body.tools],
             "truncation": "disabled",
         }
         stats = None if self._last is None else self._last.stats
@@ -129,11 +133,13 @@ class ResponseSerializer:
         return response
 
 
-def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
+def _tool_choice(choice: ToolChoice, offered: OfferedTools) -> str | dict[str, Any]:
+    names = choice.allowed if choice.allowed is not None else (choice.name,) if choice.mode == "named" else ()
+    found = [tool for name in names if (tool := offered.find(name)) is not None]
+    tools = [{"type": tool.tool.type, **tool.place} for tool in found]
     if choice.mode == "named":
-        return {"type": "function", "name": choice.name}
+        return tools[0]
     if choice.allowed is not None:
-        tools = [{"type": "function", "name": name} for name in choice.allowed]
         return {"type": "allowed_tools", "mode": choice.mode, "tools": tools}
     return choice.mode
 

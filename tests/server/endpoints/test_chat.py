@@ -157,7 +157,6 @@ def test_log_probabilities_have_the_form_of_chat(server: RunningServer) -> None:
         ({"audio": {}}, "audio", "unsupported_parameter"),
         ({"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
         ({"functions": [{}]}, "functions", "unsupported_parameter"),
-        ({"verbosity": "low"}, "verbosity", "unsupported_parameter"),
         ({"chat_template": "x"}, "chat_template", "unsupported_parameter"),
         ({"continue_final_message": True}, "continue_final_message", "invalid_value"),
         ({"tool_choice": "required"}, "tool_choice", "invalid_value"),

@@ -165,7 +165,17 @@ def test_the_entry_of_a_bias_that_cannot_be_read_is_named(server: RunningServer,
 
 
 def test_what_openai_accepts_and_changes_nothing_here_is_accepted(server: RunningServer) -> None:
-    for fields in ({"prompt_cache_options": {"mode": "implicit"}}, {"verbosity": "medium"}):
+    ignored = {
+        "prompt_cache_options": {"mode": "implicit"},
+        "prompt_cache_key": "a",
+        "prompt_cache_retention": "24h",
+        "safety_identifier": "a",
+        "service_tier": "flex",
+        "metadata": {"a": "b"},
+        "client_metadata": {"a": "b"},
+        "modalities": ["text"],
+    }
+    for fields in (ignored, {"verbosity": "medium"}, {"verbosity": "low"}):
         assert server.chat("a", max_tokens=1, **fields).status_code == 200
     for effort in ("none", "minimal", "low", "medium", "high", "xhigh"):
         assert server.chat("a", max_tokens=1, reasoning_effort=effort).status_code == 200, (

@@ -137,6 +137,7 @@ def test_tokens_found_in_the_cache_are_not_input_tokens(server: RunningServer) -
     assert usage["cache_creation_input_tokens"] == 0
 
 
+SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
 EPHEMERAL = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 
 
@@ -363,11 +364,13 @@ def test_an_empty_message_of_the_assistants_at_the_end_asks_for_an_ordinary_repl
         ({"stop_sequences": 5}, "stop_sequences", "invalid_type"),
         ({"stop": ["a"]}, "stop", "unknown_parameter"),
         ({"stop_sequences": ["a"] * 17}, "stop_sequences", "above_limit"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type", "invalid_value"),
+        ({"tools": [{"type": "retrieval", "top_k": 1}]}, "tools.0.type", "invalid_value"),
         ({"tools": [TOOL | {"input_examples": ["Oslo"]}]}, "tools.0.input_examples.0", "invalid_type"),
         ({"cache_control": True}, "cache_control", "invalid_type"),
         ({"system": [{"type": "thinking", "thinking": "hm"}]}, "system", "invalid_value"),
         ({"tool_choice": {"type": "any"}}, "tool_choice", "invalid_value"),
+        ({"tools": [SEARCH], "tool_choice": {"type": "any"}}, "tool_choice", "invalid_value"),
+        ({"tools": [SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}}, "tool_choice", "invalid_value"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name", "invalid_value"),
         ({"thinking": {"type": "deep"}}, "thinking.type", "invalid_value"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers", "unsupported_parameter"),

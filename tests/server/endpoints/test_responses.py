@@ -15,6 +15,11 @@ from tests.server.servers import RunningServer, make_model_folder, running_serve
 
 TOOL: Any = {"type": "function", "name": "time", "parameters": {"type": "object", "properties": {}}, "strict": True}
 
+CLOSE: Any = {"type": "function", "name": "close", "parameters": {"type": "object", "properties": {}}}
+SPACE: Any = {"type": "namespace", "name": "agents", "description": "Other agents.", "tools": [CLOSE]}
+CUSTOM: Any = {"type": "custom", "name": "patch", "description": "Changes files."}
+UNSUPPORTED = "unsupported_parameter"
+
 
 def script(**fields: Any) -> str:
     return json.dumps(fields)
@@ -114,8 +119,19 @@ def test_a_format_and_a_forced_call_become_grammars(server: RunningServer) -> No
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type", "invalid_value"),
         ({"input": [{"type": "function_call", "name": "x"}]}, "input.0.call_id", "missing_required_parameter"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content", "unsupported_content"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type", "invalid_value"),
-        ({"include": ["file_search_call.results"]}, "include.0", "invalid_value"),
+        ({"input": [{"type": "web_search_call", "action": {}}]}, "input.0.type", "invalid_value"),
+        ({"tools": [{"type": "retrieval", "top_k": 1}]}, "tools.0.type", "invalid_value"),
+        ({"tools": [{"top_k": 1}]}, "tools.0.type", "missing_required_parameter"),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name", "invalid_value"),
+        ({"tools": [{"type": "function", "name": "a", "top_k": 1}]}, "tools.0.top_k", "unknown_parameter"),
+        ({"tools": [SPACE | {"tools": [{"type": "mcp"}]}]}, "tools.0.tools.0.type", "invalid_value"),
+        ({"tools": [SPACE, TOOL | {"name": "agents.close"}]}, "tools", "invalid_value"),
+        ({"tools": [SPACE | {"name": f"s{n}", "tools": [CLOSE] * 1} for n in range(129)]}, "tools", "invalid_value"),
+        ({"tools": [CUSTOM | {"format": {"type": "grammar"}}]}, "tools.0.format.syntax", "invalid_value"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice", UNSUPPORTED),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"tools": [SPACE], "tool_choice": {"type": "function", "name": "open"}}, "tool_choice", "invalid_value"),
+        ({"include": ["thoughts"]}, "include.0", "invalid_value"),
         ({"n": 2}, "n", "unknown_parameter"),
         ({"input": "\ud800"}, "input", "invalid_unicode"),
         ({"input": [{"type": "reasoning", "content": "\ud800"}]}, "input", "invalid_unicode"),
@@ -126,7 +142,6 @@ def test_a_format_and_a_forced_call_become_grammars(server: RunningServer) -> No
         ({"text": {"format": {"type": "text", "description": "\ud800"}}}, "text", "invalid_unicode"),
         ({"input": "x" * 5000}, "input", "context_length_exceeded"),
         ({"max_output_tokens": 5000}, "max_output_tokens", "context_length_exceeded"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity", "unsupported_parameter"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema", "invalid_value"),
     ],
     ids=lambda value: str(value)[:50],
@@ -149,8 +164,13 @@ def test_fields_that_change_no_answer_are_accepted(server: RunningServer) -> Non
             "truncation": "disabled",
             "background": False,
             "metadata": {"a": "b"},
-            "include": ["reasoning.encrypted_content"],
+            "include": ["reasoning.encrypted_content", "web_search_call.action.sources"],
             "reasoning": {"summary": "auto"},
+            "text": {"verbosity": "low"},
+            "client_metadata": {"thread_id": "1", "turn_id": "2"},
+            "prompt_cache_key": "1",
+            "prompt_cache_retention": "24h",
+            "safety_identifier": "a",
             "service_tier": "auto",
             "stream_options": {"include_obfuscation": True},
             "previous_response_id": None,

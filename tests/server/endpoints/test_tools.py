@@ -160,7 +160,7 @@ def test_only_allowed_tools_are_shown_and_called(server: RunningServer, mode: st
     [
         {"mode": "none", "tools": [{"type": "function", "function": {"name": "time"}}]},
         {"mode": "auto", "tools": []},
-        {"mode": "auto", "tools": [{"type": "mcp", "server_label": "x"}]},
+        {"mode": "required", "tools": [{"type": "mcp", "server_label": "x"}]},
         {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]},
         {"mode": "auto"},
         "time",
