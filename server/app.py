@@ -41,9 +41,9 @@ from server.http.errors import ApiError, OnError, from_validation
 from server.http.heads.hosts import HostCheck, is_every_address
 from server.http.keys import KeyRing
 from server.http.middleware import BodyLimit, RequestFrame
+from server.http.notices import NOTICE, NoticesMiddleware
 from server.http.rate_limits import RATE_LIMIT_HEADERS, RateLimitMiddleware
 from server.http.tracing import TracingMiddleware, exporting_provider
-from server.http.unknown_fields import UnknownFieldsMiddleware
 from server.metrics.metrics import Metrics
 from server.prompts.model_check import check_model
 from server.service import Service
@@ -124,8 +124,7 @@ def max_put_bytes(settings: ServerSettings) -> int:
 def _add_middleware(app: FastAPI, service: Service) -> None:
     """Each middleware wraps those added before it, so the last one added sees a request first."""
     settings, on_error = service.settings, service.metrics.on_error
-    if settings.unknown_fields == "ignore":
-        app.add_middleware(UnknownFieldsMiddleware)
+    app.add_middleware(NoticesMiddleware, unknown_fields=settings.unknown_fields)
     app.add_middleware(
         BodyLimit, max_bytes=settings.max_body_bytes, max_put_bytes=max_put_bytes(settings), on_error=on_error
     )
@@ -137,7 +136,7 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
             allow_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "request-id", "retry-after", "x-gander-notice", *RATE_LIMIT_HEADERS],
+            expose_headers=["x-request-id", "request-id", "retry-after", NOTICE, *RATE_LIMIT_HEADERS],
         )
     if settings.allowed_hosts is not None or (service.keys.is_open and not is_every_address(settings.host)):
         app.add_middleware(HostCheck, given=settings.allowed_host_names, on_error=on_error)

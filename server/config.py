@@ -22,7 +22,7 @@ from decoding.core.sampling_params import MAX_LOGPROBS
 from server.http.heads.faults import as_compared
 from server.http.heads.hosts import address_of
 from server.http.keys import hashed
-from server.http.unknown_fields import UnknownFields
+from server.http.notices import UnknownFields
 from server.parsing.reply_format import families
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -184,7 +184,8 @@ class ServerSettings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="Address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one")
     served_model_name: str | None = Field(
-        default=None, description="Names clients may use, separated by commas; by default the model's own"
+        default=None,
+        description="Names clients may use, separated by commas, * standing for any text; by default the model's own",
     )
     max_body_bytes: int = Field(default=4 * 2**20, ge=1024, description="Largest request body, in bytes")
     max_connections: int = Field(
@@ -204,6 +205,16 @@ class ServerSettings(BaseSettings):
     max_choices: int = Field(default=128, ge=1, description="Largest n of one request")
     max_prompts: int = Field(default=256, ge=1, description="Most prompts of one request")
     max_stop_strings: int = Field(default=16, ge=0, description="Most stop strings of one request")
+    default_max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens of a reply whose client names no length; by default 16 for completions, as OpenAI's, and "
+        "all that the context holds for the others",
+    )
+    strict_length: bool = Field(
+        default=False,
+        description="Answer 400 where prompt and asked reply exceed the context; by default such a reply is shorter",
+    )
     max_reply_tokens: int | None = Field(
         default=None, ge=1, description="Largest max_tokens of a request; by default what --max-model-len leaves"
     )
@@ -241,8 +252,9 @@ class ServerSettings(BaseSettings):
         default=None, description="File that says how the model writes calls and thoughts; by default the tokenizer's"
     )
     unknown_fields: UnknownFields = Field(
-        default="refuse",
-        description="refuse: answer 400 to a body with an unknown field; ignore: drop the field and log its name once",
+        default="warn",
+        description="warn: drop a body's unknown field and name it in X-Gander-Notice and once in the log; error: "
+        "answer 400; ignore: drop it without a word",
     )
     api_keys: str | None = Field(
         default=None, description="API keys, separated by commas, each as it is or as sha256:HEX; none: open to all"
@@ -341,11 +353,20 @@ class ServerSettings(BaseSettings):
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """The ids under which the model is served: those given, else the folder's or file's name, or the hub name."""
-        given = (name.strip() for name in (self.served_model_name or "").split(","))
+        """The ids under which the model is listed: those given, else the folder's or file's name, or the hub name."""
         folder = Path(self.model)
         own = folder.resolve().name if folder.is_dir() else folder.stem if folder.is_file() else self.model
-        return tuple(dict.fromkeys(filter(None, given))) or (own,)
+        return tuple(name for name in self._given_names if "*" not in name) or (own,)
+
+    @property
+    def _given_names(self) -> tuple[str, ...]:
+        given = (name.strip() for name in (self.served_model_name or "").split(","))
+        return tuple(dict.fromkeys(filter(None, given)))
+
+    def serves(self, name: str) -> bool:
+        """Whether a client may call the model by this name."""
+        patterns = (re.escape(given).replace(r"\*", ".*") for given in self._given_names if "*" in given)
+        return name in self.model_names or any(re.fullmatch(each, name, re.DOTALL) for each in patterns)
 
     @property
     def model_name(self) -> str:

@@ -133,9 +133,8 @@ class Service:
 
     def require_name(self, name: str | None) -> None:
         """Raises ApiError 404 for a name that is none of the served model's; None is always right."""
-        names = self.settings.model_names
-        if name is not None and name not in names:
-            served = ", ".join(f"'{each}'" for each in names)
+        if name is not None and not self.settings.serves(name):
+            served = ", ".join(f"'{each}'" for each in self.settings.model_names)
             message = f"The model '{name}' does not exist here; this server has {served}."
             raise ApiError(404, message, "model", "model_not_found")
 

@@ -128,7 +128,7 @@ SERVER = {
         reply_formats
     """,
     "http": """
-        errors keys auth heads/faults heads/hosts rate_limits turn middleware sender sse tracing unknown_fields
+        errors notices keys auth heads/faults heads/hosts rate_limits turn middleware sender sse tracing
         idle_memory work_pool body connections repeated_lines
     """,
     "settings": "config",
@@ -156,7 +156,7 @@ SERVER = {
     """,
     "services": "service",
     "endpoints": """
-        notices thoughts health openapi metrics models page sessions tokens chat/rendered_chat chat/options
+        thoughts health openapi metrics models page sessions tokens chat/rendered_chat chat/options
         chat/serializer chat/route completions/options completions/serializer completions/route
         responses/input responses/input_text responses/calls responses/items responses/serializer
         responses/route responses/stored

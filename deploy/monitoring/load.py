@@ -42,7 +42,7 @@ class Error:
 
 # One call for each error code that is easy to cause. SERVER_FLAGS: flags that the server needs for them.
 ERRORS = (
-    Error("POST", "/v1/completions", {"prompt": "a", "surprise": 1}, 400, "unknown_parameter"),
+    Error("POST", "/v1/completions", {"prompt": "a", "use_beam_search": True}, 400, "unsupported_parameter"),
     Error("POST", "/v1/completions", {"prompt": "a", "temperature": -1}, 400, "invalid_value"),
     Error("POST", "/v1/completions", {"prompt": "a", "max_tokens": "many"}, 400, "invalid_type"),
     Error("POST", "/v1/completions", {"prompt": ""}, 400, "empty_prompt"),

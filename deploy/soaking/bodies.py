@@ -48,7 +48,7 @@ def replies() -> list[Ask]:
 def mistakes() -> list[Ask]:
     """Invalid bodies, as clients send them by mistake."""
     return [
-        _wrong(COMPLETIONS, {"prompt": "a", "surprise": 1}, "unknown_parameter"),
+        _wrong(COMPLETIONS, {"prompt": "a", "use_beam_search": True}, "unsupported_parameter"),
         _wrong(COMPLETIONS, {"prompt": "a", "temperature": -1}, "invalid_value"),
         _wrong(COMPLETIONS, {"prompt": "a", "model": "other"}, "model_not_found"),
         _wrong(COMPLETIONS, {"prompt": "a " * 100_000}, "context_length_exceeded"),

@@ -16,9 +16,10 @@ from decoding.worker.calls import Submit
 from server.generation.choice import ChoicePlan
 from server.generation.options import GenerationOptions
 from server.http.errors import invalid
+from server.http.notices import tell
 from server.http.sender import Sender
 from server.parsing.string_search import SearchTree
-from server.prompts.encoding import encode_prediction, reply_room
+from server.prompts.encoding import encode_prediction, require_room
 from server.prompts.served_model import ServedModel
 from server.prompts.tokenizer import Tokenizer
 from server.schemas.generation import GenerationRequest, SpeculationOptions
@@ -56,7 +57,7 @@ def plan_choices(
     stops = SearchTree(body.stop)
     plans: list[ChoicePlan] = []
     for prompt_number, prompt in enumerate(options.prompts):
-        max_tokens = _reply_room(len(prompt.token_ids), body, options, model.engine.max_model_len)
+        max_tokens = _reply_room(len(prompt.token_ids), body, options, model)
         expected = prediction[: model.engine.max_model_len - len(prompt.token_ids)]
         for choice_number in range(options.num_choices):
             seed = choice_seed(body.seed, prompt_number, choice_number)
@@ -103,10 +104,17 @@ def bad_word_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
     return [list(ids) for ids in spellings]
 
 
-def _reply_room(prompt_len: int, body: GenerationRequest, options: GenerationOptions, max_model_len: int) -> int:
-    """The most tokens a reply may have. Raises ApiError where the context has no room for what is asked."""
-    asked = max(options.max_tokens, 1) if options.max_tokens is not None else None
-    max_tokens = reply_room(prompt_len, asked, options.default_max_tokens, max_model_len)
+def _reply_room(prompt_len: int, body: GenerationRequest, options: GenerationOptions, model: ServedModel) -> int:
+    """The most tokens a reply may have: what is asked for, as far as the context holds it. Raises ApiError where that
+    is nothing, or less than asked on a server that is strict about it."""
+    most = model.engine.max_model_len
+    room = most - prompt_len
+    asked = options.default_max_tokens if options.max_tokens is None else max(options.max_tokens, 1)
+    is_strict = model.settings.strict_length and options.max_tokens is not None
+    require_room(prompt_len, asked if is_strict and asked is not None else 1, most)
+    max_tokens = room if asked is None else min(asked, room)
+    if options.max_tokens is not None and max_tokens < options.max_tokens:
+        tell(f"The reply may have {max_tokens} tokens, not {options.max_tokens}: the context holds no more.")
     if body.min_tokens > max_tokens:
         message = f"min_tokens is {body.min_tokens}, but the reply may only have {max_tokens} tokens."
         raise invalid(message, "min_tokens")

@@ -30,7 +30,7 @@ MESSAGE_ERROR_TYPES = ERROR_TYPES | {
 @dataclass(eq=False)
 class ApiError(Exception):
     """A reply with an error status. retry_after: seconds, sent as the Retry-After header; param: the field at fault;
-    details: in Anthropic's form only, for its clients."""
+    details, anthropic_message: in Anthropic's form only, for its clients."""
 
     status: int
     message: str
@@ -38,6 +38,7 @@ class ApiError(Exception):
     code: str = "invalid_value"
     retry_after: int | None = None
     details: Mapping[str, str] | None = None
+    anthropic_message: str | None = None
 
     def body(self) -> dict[str, dict[str, str | None]]:
         """The object OpenAI's clients parse, both as a reply of its own and inside a stream."""
@@ -46,7 +47,8 @@ class ApiError(Exception):
     def message_body(self) -> dict[str, Any]:
         """The same in Anthropic's form; param and code, which it does not have, stand beside its own fields."""
         details = {} if self.details is None else {"details": self.details}
-        return {"type": "error", "error": self._detail(MESSAGE_ERROR_TYPES, "api_error") | details}
+        told = self._detail(MESSAGE_ERROR_TYPES, "api_error")
+        return {"type": "error", "error": told | {"message": self.anthropic_message or told["message"]} | details}
 
     def response(self, scope: Scope) -> JSONResponse:
         """The answer to this request."""

@@ -20,9 +20,8 @@ KINDS = (  # how such lines begin
     "The folder of sessions",
     "The sessions in",
     "The API key file cannot be read",
-    "Tools of a request are not offered",
 )
-LOGGERS = ("gander.connections", "gander.keys", "gander.sessions", "gander.notices", "uvicorn.error", "asyncio")
+LOGGERS = ("gander.connections", "gander.keys", "gander.sessions", "uvicorn.error", "asyncio")
 
 
 class OnceAMinute(logging.Filter):

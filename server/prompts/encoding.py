@@ -5,10 +5,11 @@ Knows nothing of sampling or of the worker.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from server.http.errors import ApiError, invalid
+from server.http.errors import invalid
 from server.prompts.served_model import ServedModel
 from server.prompts.special_tokens import MarkedText
 from server.schemas.completions import Prompt
@@ -56,10 +57,10 @@ AS_IT_IS = PromptReading(add_special_tokens=False)
 
 
 def encode_prompts(
-    model: ServedModel, prompts: Sequence[Prompt], reading: PromptReading, max_tokens: int = 1
+    model: ServedModel, prompts: Sequence[Prompt], reading: PromptReading, least: int = 1
 ) -> list[EncodedPrompt]:
     """Encode all prompts. What is known of their lengths is checked first, and the first prompt that leaves no room for
-    a reply of `max_tokens` is the last that is encoded. Raises ApiError."""
+    a reply of `least` tokens is the last that is encoded. Raises ApiError."""
     most = model.engine.max_model_len
     if reading.is_cut:
         prompts = [_cut(model, prompt) for prompt in prompts]
@@ -67,7 +68,7 @@ def encode_prompts(
         if isinstance(prompt, str):
             require_short(model, prompt, "prompt")
         elif not reading.is_cut:
-            reply_room(len(prompt), max_tokens, None, most)
+            require_room(len(prompt), least, most)
     encoded = []
     beginning = model.tokenizer.encode("", reading.add_special_tokens)
     for number, prompt in enumerate(prompts):
@@ -82,7 +83,7 @@ def encode_prompts(
             which = "The prompt" if len(prompts) == 1 else f"Prompt {number}"
             raise invalid(f"{which} is empty; it must have at least one token.", "prompt", "empty_prompt")
         if not reading.is_cut:
-            reply_room(len(each.token_ids), max_tokens, None, most)
+            require_room(len(each.token_ids), least, most)
         encoded.append(each)
     return encoded
 
@@ -102,13 +103,16 @@ def require_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str)
 def require_short(model: ServedModel, text: str, param: str) -> None:
     """Raises ApiError for text that is longer than the context even where each token is the vocabulary's longest."""
     if len(text) > model.most_characters:
-        raise ApiError(
-            400,
+        most = model.engine.max_model_len
+        error = invalid(
             f"{param} has {len(text)} characters, but this model's maximum context length is "
-            f"{model.engine.max_model_len} tokens, which are {model.most_characters} characters at most.",
+            f"{most} tokens, which are {model.most_characters} characters at most.",
             param,
             "context_length_exceeded",
         )
+        least = math.ceil(len(text) * most / model.most_characters)
+        error.anthropic_message = too_long(least, most)
+        raise error
 
 
 def _cut(model: ServedModel, prompt: Prompt) -> Prompt:
@@ -166,21 +170,21 @@ def fill_in_the_middle(model: ServedModel, prompt: EncodedPrompt, suffix: str, r
     return EncodedPrompt(token_ids, prompt.text)
 
 
-def reply_room(prompt_len: int, max_tokens: int | None, default: int | None, max_model_len: int) -> int:
-    """How many tokens the reply may have. Without max_tokens that is `default`; None is all that the context holds.
+def require_room(prompt_len: int, reply_len: int, max_model_len: int) -> None:
+    """Raises ApiError with both lengths where prompt and reply exceed the context, in words by which agents know that
+    they have to shorten their conversation."""
+    if prompt_len + reply_len > max_model_len:
+        error = invalid(
+            f"This model's maximum context length is {max_model_len} tokens, but the request needs "
+            f"{prompt_len + reply_len}: {prompt_len} in the prompt and {reply_len} for the reply.",
+            "prompt" if prompt_len >= max_model_len else "max_tokens",
+            "context_length_exceeded",
+        )
+        if prompt_len >= max_model_len:
+            error.anthropic_message = too_long(prompt_len, max_model_len)
+        raise error
 
-    Raises ApiError with both lengths where prompt and reply exceed the context.
-    """
-    room = max_model_len - prompt_len
-    if max_tokens is None and room >= 1:
-        return room if default is None else min(default, room)
-    asked = 1 if max_tokens is None else max_tokens
-    if asked <= room:
-        return asked
-    raise ApiError(
-        400,
-        f"This model's maximum context length is {max_model_len} tokens, but the request needs "
-        f"{prompt_len + asked}: {prompt_len} in the prompt and {asked} for the reply.",
-        "prompt" if room < 1 else "max_tokens",
-        "context_length_exceeded",
-    )
+
+def too_long(prompt_len: int, max_model_len: int) -> str:
+    """Anthropic's sentence for a prompt that does not fit; one token is the reply's at least."""
+    return f"prompt is too long: {prompt_len} tokens > {max_model_len - 1} maximum"

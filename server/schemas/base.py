@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validato
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from server.http.errors import MAX_PARAM, shortened
-from server.http.unknown_fields import IGNORED
+from server.http.notices import UNKNOWN_FIELDS, tell
 
 INT64 = 2**63
 
@@ -43,8 +43,8 @@ class WireModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_defaults(cls, data: Any) -> Any:
-        """Drop nulls and lenient fields. Raises at the first refused field, and at the first unknown one unless the
-        server ignores them."""
+        """Drop nulls and lenient fields. Raises at the first refused field, and at the first unknown one where the
+        server takes it for an error."""
         if not isinstance(data, dict):
             return data
         names = {field.alias or name for name, field in cls.model_fields.items()}
@@ -57,12 +57,12 @@ class WireModel(BaseModel):
     @classmethod
     def _require_off(cls, name: str, value: Any) -> None:
         if name not in cls.refused:
-            ignored = IGNORED.get()
-            if ignored is not None:
-                ignored.note(name)
-                return
-            shown = shortened(name, MAX_PARAM)
-            raise refusal("unknown_parameter", f"Unknown parameter: {shown}.", shown)
+            shown, policy = shortened(name, MAX_PARAM), UNKNOWN_FIELDS.get()
+            if policy == "error":
+                raise refusal("unknown_parameter", f"Unknown parameter: {shown}.", shown)
+            if policy == "warn":
+                tell(f"The unknown field {shown!a} is ignored.")
+            return
         if not any(value == off and isinstance(value, bool) == isinstance(off, bool) for off in cls.refused[name]):
             reason = cls.explained.get(name, "leave it out")
             raise refusal("unsupported_parameter", f"{name} is not supported; {reason}.", name)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, PlainValidator, WithJsonSchema, model_validator
 
 from server.http.errors import MAX_PARAM, shortened
+from server.http.notices import tell
 from server.schemas.base import WireModel, refusal
 from server.schemas.structured import JsonObject
 
@@ -70,6 +71,9 @@ class HostedTool(WireModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_defaults(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("type"), str):
+            kind = shortened(data["type"], MAX_PARAM)
+            tell(f"Tools of type {kind} are not offered to the model: this server cannot run them.")
         return data
 
 
@@ -196,11 +200,6 @@ TOOL_CHOICE_SCHEMA: dict[str, JsonValue] = {
     ]
 }
 ToolChoiceField = Annotated[ToolChoice, PlainValidator(read_tool_choice), WithJsonSchema(TOOL_CHOICE_SCHEMA)]
-
-
-def hosted_types(tools: Sequence[WireModel]) -> list[str]:
-    """The types of the tools that are not offered."""
-    return [tool.type for tool in tools if isinstance(tool, HostedTool)]
 
 
 def check_tools(names: Sequence[str], choice: ToolChoice) -> None:

@@ -49,7 +49,7 @@ def test_the_load_had_every_method(live: Live) -> None:
     for method in METHODS:
         for kind in ("completion", "stream", "chat", "samples"):
             assert live.asked[f"{method} {kind}"] >= 1
-    assert live.asked["error unknown_parameter"] >= 1
+    assert live.asked["error unsupported_parameter"] >= 1
     assert live.asked["client left"] >= 1
 
 

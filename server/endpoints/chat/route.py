@@ -8,7 +8,6 @@ from fastapi.responses import Response
 from server.endpoints.chat.options import chat_options
 from server.endpoints.chat.rendered_chat import render_chat
 from server.endpoints.chat.serializer import ChatSerializer
-from server.endpoints.notices import with_notice
 from server.endpoints.openapi import generation_replies
 from server.generation.answer import answer
 from server.generation.prepare import prepare
@@ -33,7 +32,6 @@ async def create_chat_completion(request: Request) -> Response:
     model, sender = service.require_model(body.model), sender_of(request, body.session_id)
     chat = await render_chat(request, lambda: body, service, model)
     call = await service.work_on(request, lambda: prepare(body, chat_options(chat, model), model, sender))
-    reply = await answer(
+    return await answer(
         call, ChatSerializer(call, body), request, service.client, service.pool, service.metrics.on_error
     )
-    return with_notice(reply, body.tools)

@@ -23,7 +23,7 @@ def completion_options(body: CompletionRequest, model: ServedModel) -> Generatio
         id_prefix="cmpl-",
         prompts=_prompts(body, model),
         max_tokens=body.max_tokens,
-        default_max_tokens=DEFAULT_MAX_TOKENS,
+        default_max_tokens=model.settings.default_max_tokens or DEFAULT_MAX_TOKENS,
         num_choices=num_choices,
         echo=body.echo,
         logprobs=0 if is_ranked and body.logprobs is None else body.logprobs,
@@ -59,7 +59,8 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
 def _prompts(body: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
     is_cut = body.truncate_prompt_tokens is not None
     reading = PromptReading(body.add_special_tokens, body.parse_special, is_cut, not body.skip_special_tokens)
-    prompts = encode_prompts(model, body.prompt, reading, max(body.max_tokens or 1, 1))
+    least = max(body.max_tokens or 1, 1) if model.settings.strict_length else 1
+    prompts = encode_prompts(model, body.prompt, reading, least)
     if not body.suffix:
         return prompts
     return [fill_in_the_middle(model, prompt, body.suffix, reading) for prompt in prompts]

@@ -12,7 +12,6 @@ from server.endpoints.chat.rendered_chat import RenderedChat, render_chat
 from server.endpoints.messages.context import require_nothing_cleared, require_whole_conversation
 from server.endpoints.messages.input import chat_request, names_of
 from server.endpoints.messages.serializer import MessageSerializer
-from server.endpoints.notices import with_notice
 from server.endpoints.openapi import error_replies, generation_replies
 from server.generation.answer import answer
 from server.generation.options import GenerationOptions
@@ -48,8 +47,7 @@ async def create_message(request: Request) -> Response:
         call = await service.work_on(request, lambda: prepare(chat.body, _options(body, chat, model), model, sender))
         call = replace(call, keep_alive=event_frame({"type": "ping"}))
         serializer = MessageSerializer(call, body, service.settings.prefix_cache)
-        reply = await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
-    return with_notice(reply, body.tools)
+        return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
 
 
 @router.post(
@@ -76,10 +74,9 @@ def _chat_request(body: CountRequest, model: ServedModel) -> ChatRequest:
 
 
 def _options(body: MessageRequest, chat: RenderedChat, model: ServedModel) -> GenerationOptions:
-    """The chat's options. max_tokens is only a default here, so that a reply that reaches the end of the context stops
-    there with a stop reason, where other endpoints refuse such a request."""
+    """The chat's options. Raises ApiError for a reply longer than this server's limit."""
     if model.settings.max_reply_tokens is not None:
         require_at_most(body.max_tokens, model.settings.max_reply_tokens, "max_tokens")
     options = chat_options(chat, model, "msg_")
     require_nothing_cleared(body, len(options.prompts[0].token_ids))
-    return replace(options, default_max_tokens=body.max_tokens)
+    return replace(options, max_tokens=body.max_tokens)

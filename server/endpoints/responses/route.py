@@ -7,7 +7,6 @@ from fastapi.responses import Response
 
 from server.endpoints.chat.options import chat_options
 from server.endpoints.chat.rendered_chat import render_chat
-from server.endpoints.notices import with_notice
 from server.endpoints.openapi import error_replies, generation_replies
 from server.endpoints.responses.input import chat_request
 from server.endpoints.responses.serializer import ResponseSerializer
@@ -63,8 +62,7 @@ async def create_response(request: Request) -> Response:
             request, lambda: prepare(chat.body, chat_options(chat, model, "resp_"), model, sender), size
         )
         serializer = ResponseSerializer(call, body, is_kept, keep)
-        reply = await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
-    return with_notice(reply, body.tools)
+        return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
 
 
 @router.post(

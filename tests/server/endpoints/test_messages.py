@@ -425,7 +425,7 @@ def test_errors_have_anthropics_form_on_their_paths_alone(tmp_path: Path) -> Non
         assert refusal(404, "/v1/chat/completions", model="other")["type"] == "invalid_request_error"
         assert refusal(404, "/v1/messages/batches")["type"] == "not_found_error"
         assert refusal(413, system="x" * 20_000)["type"] == "request_too_large"
-        assert refusal(400, "/v1/messages/count_tokens", max_tokens="x")["type"] == "invalid_request_error"
+        assert refusal(400, "/v1/messages/count_tokens", system=5)["type"] == "invalid_request_error"
         full = json.dumps({"reject": "full", "code": "queue_full"})
         assert refusal(429, messages=[{"role": "user", "content": full}])["type"] == "rate_limit_error"
         broken = {"say": "ab" * 30, "per_step": 1, "delay": 0.02, "crash_after": 9}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from server.config import ServerSettings
+from server.http.notices import NOTICE, UnknownFields
 from tests.server.servers import RunningServer, make_model_folder, running_server
 
 
@@ -46,29 +47,46 @@ def test_a_model_is_served_by_each_of_its_names(tmp_path: Path) -> None:
         assert 'model="big"' in server.get("/metrics").text
 
 
-def test_unknown_fields_are_ignored_where_the_server_is_told_to(
-    tmp_path: Path, server: RunningServer, caplog: pytest.LogCaptureFixture
+FIELDS_OF_OTHERS = {
+    "messages": [{"role": "user", "content": "a", "provider": 1}],
+    "max_tokens": 1,
+    "gateway_field": {"a": 1},
+    "stream_options": {"other\r\nX-Evil: \u00e9": True},
+}
+
+
+@pytest.mark.parametrize("policy", ["warn", "ignore", "error"])
+def test_unknown_fields_are_named_ignored_or_refused(
+    policy: UnknownFields, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = make_model_folder(tmp_path / "toy")
-    body = {
-        "messages": [{"role": "user", "content": "a", "provider": 1}],
-        "max_tokens": 1,
-        "gateway_field": {"a": 1},
-        "stream_options": {"other": True},
-    }
-    assert server.http.post("/v1/chat/completions", json=body).status_code == 400
-    settings = ServerSettings(model=str(folder), unknown_fields="ignore", drain_seconds=1)
-    with running_server(settings) as lenient:
-        for _ in range(3):
-            assert lenient.http.post("/v1/chat/completions", json=body).status_code == 200
-        told = [record.getMessage() for record in caplog.records if record.name == "gander.fields"]
-        assert len(told) == 3
-        assert all(any(name in line for line in told) for name in ("gateway_field", "provider", "other"))
-        large = body | {"messages": [{"role": "user", "content": "a", "provider": "x" * 20_000}]}
-        assert lenient.http.post("/v1/chat/completions", json=large).status_code == 200, "also away from the event loop"
-        known = lenient.post(prompt="a", use_beam_search=True)
+    names = ("gateway_field", "provider", r"other\r\nX-Evil: \xe9")
+    settings = ServerSettings(model=str(make_model_folder(tmp_path / "toy")), unknown_fields=policy, drain_seconds=1)
+    with running_server(settings) as server:
+        large = [{"role": "user", "content": "a", "provider": "x" * 20_000}]  # is read away from the event loop
+        for body in (FIELDS_OF_OTHERS, FIELDS_OF_OTHERS | {"stream": True}, FIELDS_OF_OTHERS | {"messages": large}):
+            reply = server.http.post("/v1/chat/completions", json=body)
+            assert reply.status_code == (400 if policy == "error" else 200), reply.text
+            told = reply.headers.get(NOTICE, "")
+            assert [f"The unknown field '{name}' is ignored." in told for name in names] == [policy == "warn"] * 3
+            assert "X-Evil" not in reply.headers
+        logged = [record.getMessage() for record in caplog.records if record.name == "gander.notices"]
+        assert len(logged) == (3 if policy == "warn" else 0)
+        known = server.post(prompt="a", use_beam_search=True)
         assert known.json()["error"]["code"] == "unsupported_parameter", "one that is known is still refused"
-    assert server.http.post("/v1/chat/completions", json=body).status_code == 400, "the choice is the server's own"
+        assert NOTICE not in server.post(prompt="a").headers
+
+
+def test_names_of_models_may_be_patterns(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy")
+    settings = ServerSettings(model=str(folder), served_model_name="claude-*, gpt-5", drain_seconds=1)
+    with running_server(settings) as server:
+        assert [card["id"] for card in server.get("/v1/models").json()["data"]] == ["gpt-5"]
+        for name, status in (("claude-opus-4", 200), ("gpt-5", 200), ("gpt-5.1", 404), ("xclaude-", 404), ("toy", 404)):
+            reply = server.post(prompt="a", model=name, max_tokens=1)
+            assert reply.status_code == status, name
+            assert status == 404 or reply.json()["model"] == name
+        assert server.get("/v1/models/claude-x").json()["id"] == "claude-x"
+    assert ServerSettings(model=str(folder), served_model_name="*").model_name == "toy"
 
 
 def test_version_and_health_answer(server: RunningServer) -> None:

@@ -1,6 +1,8 @@
 """Seeds, limits and lengths: from a body to requests."""
 
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,7 +11,7 @@ from server.generation.options import GenerationOptions
 from server.generation.plan import choice_seed, plan_choices
 from server.http.errors import ApiError
 from server.http.sender import Sender
-from server.prompts.encoding import EncodedPrompt, reply_room
+from server.prompts.encoding import EncodedPrompt
 from server.prompts.model_files import ModelFiles
 from server.prompts.served_model import ServedModel
 from server.prompts.tokenizer import load_tokenizer
@@ -56,15 +58,39 @@ def test_a_prediction_is_cut_to_what_the_context_has_room_for_after_the_prompt(t
     assert len({id(plan.stops) for plan in plans}) == 1, "what finds stop strings is made once a call"
 
 
+def reply_len(prompt_len: int, max_tokens: int | None, **settings: Any) -> int:
+    """The longest reply to a prompt in a context of 100 tokens, where 16 are the default."""
+    model = ServedModel(
+        "toy", Mock(longest_token=1, encode=Mock(return_value=[])), None, READY, ServerSettings(**settings)
+    )
+    prompts = [EncodedPrompt([1] * prompt_len, "a")]
+    options = GenerationOptions(id_prefix="cmpl-", prompts=prompts, max_tokens=max_tokens, default_max_tokens=16)
+    body = CompletionRequest.model_validate({"prompt": "a"})
+    (plan,) = plan_choices(body, options, model, Sender("", "me"), "cmpl-1")
+    return plan.request.sampling.max_tokens
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
 @pytest.mark.parametrize(
-    ("prompt_len", "max_tokens", "room"), [(10, None, 16), (95, None, 5), (90, 10, 10), (99, 1, 1)]
+    ("prompt_len", "max_tokens", "expected"), [(10, None, 16), (95, None, 5), (90, 10, 10), (99, 1, 1)]
 )
-def test_a_reply_has_the_room_it_asks_for(prompt_len: int, max_tokens: int | None, room: int) -> None:
-    assert reply_room(prompt_len, max_tokens, 16, 100) == room
+def test_a_reply_has_the_room_it_asks_for(
+    prompt_len: int, max_tokens: int | None, expected: int, is_strict: bool
+) -> None:
+    assert reply_len(prompt_len, max_tokens, strict_length=is_strict) == expected
 
 
-@pytest.mark.parametrize(("prompt_len", "max_tokens", "param"), [(100, None, "prompt"), (95, 6, "max_tokens")])
-def test_a_reply_without_room_is_refused(prompt_len: int, max_tokens: int | None, param: str) -> None:
+def test_a_reply_is_as_long_as_the_context_holds_unless_the_server_is_strict() -> None:
+    assert reply_len(95, 6) == 5
     with pytest.raises(ApiError) as caught:
-        reply_room(prompt_len, max_tokens, 16, 100)
-    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)
+        reply_len(95, 6, strict_length=True)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "max_tokens")
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+@pytest.mark.parametrize("max_tokens", [None, 1, 50])
+def test_a_prompt_that_leaves_no_room_is_refused(max_tokens: int | None, is_strict: bool) -> None:
+    with pytest.raises(ApiError) as caught:
+        reply_len(100, max_tokens, strict_length=is_strict)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+    assert caught.value.anthropic_message == "prompt is too long: 100 tokens > 99 maximum"
