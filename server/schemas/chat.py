@@ -138,7 +138,7 @@ class AssistantMessage(TypedDict):
 
 class AssistantDelta(TypedDict):
     role: NotRequired[Literal["assistant"]]
-    content: NotRequired[str]
+    content: NotRequired[str | None]
     reasoning_content: NotRequired[str]
     reasoning: NotRequired[str]  # the same under its other name, because clients read one of the two
     tool_calls: NotRequired[list[ToolCallDelta]]

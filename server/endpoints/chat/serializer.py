@@ -44,7 +44,8 @@ class ChatSerializer:
         index = delta.index
         if index not in self._begun:
             self._begun.add(index)
-            yield self._chunk(_chunk_choice(index, {"role": "assistant", "content": ""}), usage, is_first=True)
+            role: AssistantDelta = {"role": "assistant", "content": None if self._calls_first(delta) else ""}
+            yield self._chunk(_chunk_choice(index, role), usage, is_first=True)
         if any(isinstance(part, CallStart) for part in delta.parts):
             self._calling.add(index)
         choices = [_chunk_choice(index, part_delta(part)) for part in delta.parts]
@@ -101,6 +102,12 @@ class ChatSerializer:
         self._add_trace(whole, choice)
         self._add_report(whole, choice.last.stats)
         return whole
+
+    def _calls_first(self, delta: ChoiceDelta) -> bool:
+        """Whether the choice, of which this is the first delta, says nothing before a call."""
+        if self.body.choice_of_tool.mode in ("required", "named"):
+            return True
+        return bool(delta.parts) and isinstance(delta.parts[0], CallStart)
 
     def _logprobs(self, news: Sequence[TokenNews]) -> ChatLogprobs | None:
         names = TokenNames(self.call.tokenizer, self.body.return_tokens_as_token_ids)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from server.config import ServerSettings
+from tests.server.endpoints.test_chat import events_of
 from tests.server.servers import CHAT_TEMPLATE, RunningServer, make_model_folder, running_server
 
 WEATHER: Any = {
@@ -94,11 +95,11 @@ def test_a_reply_without_a_call_is_content(server: RunningServer) -> None:
 
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+NAMED = {"type": "function", "function": {"name": "weather"}}
 
 
 def test_a_named_call_is_read_in_the_familys_form(server: RunningServer) -> None:
-    choice = {"type": "function", "function": {"name": "weather"}}
-    read = both(server, CALL, tools=[WEATHER, TIME], tool_choice=choice)
+    read = both(server, CALL, tools=[WEATHER, TIME], tool_choice=NAMED)
     assert (read["calls"], read["content"]) == ([("weather", '{"city": "Oslo"}')], None)
 
 
@@ -114,10 +115,32 @@ def test_a_required_call_that_is_cut_shows_nothing_of_itself(server: RunningServ
     assert (read["content"] or "", read["calls"]) == ("", [])
 
 
+@pytest.mark.parametrize("per_step", [1, 200])
+@pytest.mark.parametrize(
+    ("say", "choice", "content"),
+    [
+        (CALL, NAMED, None),
+        (CALL, "required", None),
+        (CALL, "auto", None),
+        (f"So: {CALL}", "auto", ""),
+        ("no call", "auto", ""),
+    ],
+)
+def test_the_first_chunk_has_null_content_where_nothing_is_said_before_a_call(
+    server: RunningServer, say: str, choice: Any, content: str | None, per_step: int
+) -> None:
+    prompt = json.dumps({"say": say, "per_step": per_step})
+    chunks = events_of(server.chat(prompt, tools=[WEATHER], tool_choice=choice, stream=True))
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": content}
+    if choice != "auto":
+        chunks = events_of(server.chat(prompt, tools=[WEATHER], tool_choice=choice, stream=True, logprobs=True))
+        assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": None}
+
+
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {}}}}
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+@pytest.mark.parametrize("choice", ["required", NAMED])
 @pytest.mark.parametrize("form", [FORM, {"type": "json_object"}])
 def test_a_call_that_must_come_wins_over_a_response_format(server: RunningServer, choice: Any, form: Any) -> None:
     fields: dict[str, Any] = {"tools": [WEATHER], "tool_choice": choice}
