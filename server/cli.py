@@ -1,4 +1,4 @@
-"""The `gander` command: serve, bench, tune-tree, train-head, ray-config, version.
+"""The `gander` command: serve, connect, bench, tune-tree, train-head, ray-config, version.
 
 The flags of `serve` are made from `ServerSettings`, which defines each once. Every command imports the heavy modules
 that it needs itself, so that the others start quickly.
@@ -126,6 +126,26 @@ def _with_settings_flags(command: Any) -> Any:
 
 
 app.command(name="serve")(_with_settings_flags(serve))
+
+
+@app.command(name="connect")
+def connect(
+    tool: Annotated[str, typer.Argument(help="codex, claude, opencode, qwen, aider, continue, zed or openwebui")],
+    url: Annotated[str, typer.Option(help="Where the server is")] = "http://127.0.0.1:8000",
+    key: Annotated[
+        str | None, typer.Option(envvar="GANDER_API_KEY", help="API key of the server, if it wants one")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write the tool's file; a copy of the old one is kept")
+    ] = False,
+) -> None:
+    """Point an agent, an editor or a chat page at a running server.
+
+    It prints the file or the environment that TOOL reads, with the server's address, model and context length.
+    """
+    from server.connect.command import main
+
+    raise typer.Exit(_status(lambda _: main(tool, url, key, write), []))
 
 
 @app.command(name="bench", context_settings=PASS_THROUGH)

@@ -169,6 +169,7 @@ SERVER = {
     """,
     "applications": "app",
     "ray": "config_file http_call front application",
+    "connect": "errors served tools connect command",
     "process": "draining_server startup_report runner",
     "": "cli",
 }
