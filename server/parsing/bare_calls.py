@@ -5,7 +5,7 @@ call, bare or in a code fence. Each must name a function that was offered, with 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from server.parsing.json_text import CallObject, loaded
@@ -24,14 +24,16 @@ Check = Callable[[Any, Any, Any, Any], Any]
 Schemas = Mapping[str, Mapping[str, Any]]
 
 
-def read_bare_calls(tape: Tape, schemas: Schemas) -> Wait[list[tuple[str, str]]]:
+def read_bare_calls(tape: Tape, schemas: Schemas, closings: Sequence[str]) -> Wait[list[tuple[str, str]]]:
     """The names and arguments of the calls, where nothing but calls comes until the reply's end; else none, as soon as
-    that is known."""
+    that is known. closings: marks that may follow a call, though none opened it."""
     calls: list[tuple[str, str]] = []
     while letter := (yield from tape.skip(SEPARATORS)):
         if letter == "`":
             if not (yield from tape.matching(FENCE)).startswith("```"):
                 return []
+            continue
+        if calls and (yield from tape.takes_any(closings)):
             continue
         names: list[str] = []
         pieces: list[str] = []

@@ -179,11 +179,9 @@ class CallReader:
     def _comes(self, *marks: str) -> Wait[bool]:
         """Whether one of these marks comes next; it is not passed."""
         at = self._tape.at
-        for mark in marks:
-            if (yield from self._tape.takes(mark)):
-                self._tape.at = at
-                return True
-        return False
+        comes = yield from self._tape.takes_any(marks)
+        self._tape.at = at
+        return comes
 
     def _value(self, types: frozenset[str], middle: Piece, closing: Piece, end: str) -> Wait[None]:
         """One argument. A string is passed on as it comes. Its closing mark is one only where another argument or the

@@ -20,6 +20,7 @@ FAMILIES = Path(__file__).parent / "families"
 CALL_ID = "call_{hex}"
 SLOTS = ("name", "arguments", "call", "parameters", "keywords", "number", "any", "id", "key", "value")
 SLOT = re.compile(r"\{(" + "|".join(SLOTS) + r")\}")
+BRACKETED = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")  # a mark as families write them, without brackets of a list
 
 
 class Piece(NamedTuple):
@@ -66,6 +67,11 @@ class CallForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
             return ()
         texts = (self.before, self.pieces[0].text)
         return tuple(dict.fromkeys(words_of(text)[0] for text in texts if text.strip()))
+
+    @cached_property
+    def closings(self) -> tuple[str, ...]:
+        """The marks with which a call, or all of them, may end."""
+        return tuple(dict.fromkeys(BRACKETED.findall(self.pieces[-1].text + self.after)))
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

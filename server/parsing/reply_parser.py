@@ -45,6 +45,7 @@ class ReplyParser:
         self._thoughts = sorted(format_.thoughts, key=lambda pair: -len(pair[0]))
         self._frames = sorted(format_.frames, key=lambda frame: -len(frame))
         self._forms = format_.calls if wanted.schemas else ()
+        self._closings = tuple(dict.fromkeys(mark for form in self._forms for mark in form.closings))
         self._marks = _shortest([*(pair[0] for pair in self._thoughts), *self._frames], self._forms)
         self._pattern = re.compile("|".join(map(re.escape, self._marks)))
         self._has_said = False  # since the reply, or a part of it that a frame or a thought set apart, began
@@ -110,7 +111,7 @@ class ReplyParser:
             if form.is_whole_reply and (yield from self._section(form)):
                 return True
         tape.at = begin
-        calls = [] if self._wanted.is_forced else (yield from read_bare_calls(tape, schemas))
+        calls = [] if self._wanted.is_forced else (yield from read_bare_calls(tape, schemas, self._closings))
         for name, arguments in calls[: self._wanted.max_calls]:
             self.calls.start(name)
             self.calls.show(arguments)
@@ -161,9 +162,19 @@ class ReplyParser:
         if (yield from CallReader(self._tape, form, self.calls, self._wanted.schemas).read()):
             self._said.flush()
             self._has_said = False
+            yield from self._close()
             return True
         self._tape.at = begin
         return False
+
+    def _close(self) -> Wait[None]:
+        """Pass closing marks after a call: models write them twice, and also where they left out the opening one."""
+        tape = self._tape
+        tape.lacks_text = False
+        while not self.calls.is_full and (yield from tape.takes_any(self._closings)):
+            pass
+        if self._is_cut and tape.lacks_text:
+            tape.at = len(tape.text)
 
     def _think(self, closing: str) -> Wait[None]:
         """Read a thought, and drop the white space after it."""

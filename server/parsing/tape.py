@@ -7,7 +7,7 @@ text could change what it finds.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -87,6 +87,13 @@ class Tape:
                 return False
             self.at += len(word)
         return True
+
+    def takes_any(self, marks: Sequence[str]) -> Wait[bool]:
+        """Whether one of these marks comes next, which is passed as `takes` does."""
+        for mark in marks:
+            if (yield from self.takes(mark)):
+                return True
+        return False
 
     def matching(self, pattern: re.Pattern[str]) -> Wait[str]:
         """The longest text at this place that matches a pattern which may match longer text as more comes; passed."""

@@ -84,3 +84,47 @@ def test_a_model_may_think_and_then_call(family: str) -> None:
     assert parts[0] == Reasoning(f"Call {CALLS[family][:9]}?")
     assert called(parts) == BOTH
     assert not said(parts)
+
+
+def _closings(family: str) -> list[str]:
+    return sorted({mark for form in families()[family].calls for mark in form.closings})
+
+
+@pytest.mark.parametrize("family", [name for name in CALLERS if _closings(name)])
+def test_a_closing_mark_after_a_call_is_dropped(family: str) -> None:
+    for mark in _closings(family):
+        text = f"{CALLS[family]}\n{mark}"
+        replies = [(text, False, []), (f"{text} Done.", False, [" Done."]), (text[:-1], True, [])]
+        if families()[family].calls[0].openings:
+            replies.append((f"{text}\n{CALLS[family]}{mark}", False, []))
+        for reply, is_cut, expected in replies:
+            parts = read([reply], parser_of(family), is_cut)
+            assert (called(parts)[:2], said(parts)) == (BOTH, expected), reply
+            if not is_cut:
+                check(reply, list(parts), family)
+        said_of = f"It writes {mark} here. {mark}"
+        check(said_of, [Content(said_of)], family)
+
+
+WITHOUT_OPENING = {
+    "command_a": "<|START_ACTION|>",
+    "deepseek_v3": "<｜tool▁calls▁begin｜>",
+    "deepseek_v31": "<｜tool▁calls▁begin｜>",
+    "hermes": "<tool_call>\n",
+    "kimi_k2": "<|tool_calls_section_begin|>",
+    "minimax_m2": "<minimax:tool_call>\n",
+    "nemotron": "<TOOLCALL>",
+    "phi4_mini": "<|tool_call|>",
+    "qwen3_coder": "<tool_call>\n",
+    "seed_oss": "<seed:tool_call>\n",
+}
+
+
+@pytest.mark.parametrize(("family", "opening"), WITHOUT_OPENING.items())
+def test_calls_whose_opening_mark_is_missing_are_read_to_their_closing_mark(family: str, opening: str) -> None:
+    text = CALLS[family].replace(opening, "")
+    assert _closings(family)[0] in text != CALLS[family]
+    for reply in (text, f"{text}\n"):
+        parts = read([reply], parser_of(family))
+        assert (called(parts), said(parts)) == (BOTH, [])
+        check(reply, list(parts), family)
