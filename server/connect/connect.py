@@ -20,7 +20,7 @@ COPY = ".before-gander"
 
 
 def connect(tool: Tool, served: Served, home: Path, is_written: bool, say: Callable[[str], None]) -> None:
-    """Say what the tool reads, or write it, then how the tool is started and what it lacks here. Raises ConnectError."""
+    """Say what the tool reads, or write it; then how it is started and what it lacks here. Raises ConnectError."""
     if is_written and tool.path is None:
         raise ConnectError(f"{tool.title} reads no file: set its environment, which is said without --write.")
     if tool.path is not None:

@@ -1,6 +1,7 @@
-"""Thoughts inside the signature of a thinking block, for clients that want them omitted and send them back. Pure.
+"""Thoughts as text that clients do not read and send back: the signature of a thinking block, the encrypted content of
+a reasoning item. Pure.
 
-A signature keeps no secret: it is how a thought comes back whose text the client was not given.
+It keeps no secret: it is how a thought comes back whose text the client was not given, or did not keep.
 """
 
 from __future__ import annotations

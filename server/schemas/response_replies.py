@@ -42,6 +42,7 @@ class ReasoningItem(TypedDict):
     status: Status
     summary: list[Any]
     content: list[ReasoningText]
+    encrypted_content: NotRequired[str]
 
 
 class FunctionCallItem(TypedDict):
@@ -121,7 +122,7 @@ class Response(TypedDict):
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
-    truncation: Literal["disabled"]
+    truncation: Literal["auto", "disabled"]
     speculation: NotRequired[SpeculationReport]
 
 

@@ -16,6 +16,7 @@ from server.schemas.structured import JsonObject
 from server.schemas.tools import ToolChoice, ToolChoiceField, check_tools
 
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
+INCLUDE_SEALED = "reasoning.encrypted_content"
 NEEDS: dict[str, tuple[str, ...]] = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
@@ -31,9 +32,7 @@ class InputItem(WireModel):
 
     Lenient are fields that clients send back of replies; id has a meaning in lists of items only."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset(
-        {"status", "summary", "encrypted_content", "phase", "parsed_arguments", "created_by"}
-    )
+    lenient: ClassVar[frozenset[str]] = frozenset({"status", "summary", "phase", "parsed_arguments", "created_by"})
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"caller": ({"type": "direct"},), "async": (False,)}
 
     type: Literal[
@@ -53,6 +52,7 @@ class InputItem(WireModel):
     arguments: str | None = None
     input: str | None = None
     output: Text | None = None
+    encrypted_content: str | None = Field(default=None, description="A thought, as an earlier response gave it")
 
     @model_validator(mode="after")
     def _require_what_the_type_needs(self) -> InputItem:
@@ -145,7 +145,6 @@ class ResponseRequest(SamplingRequest):
         "truncate_prompt_tokens": (),
         "prompt": (),
         "background": (False,),
-        "truncation": ("disabled",),
         "context_management": ([],),
         "moderation": (),
         "image": (),
@@ -174,6 +173,9 @@ class ResponseRequest(SamplingRequest):
     parallel_tool_calls: bool = True
     metadata: Metadata = Field(default={}, description="Repeated in the reply")
     stream_options: ResponseStreamOptions = ResponseStreamOptions()
+    truncation: Literal["auto", "disabled"] = Field(
+        default="disabled", description="The same: an input that does not fit is refused"
+    )
 
     @model_validator(mode="after")
     def _require_consistency(self) -> ResponseRequest:
@@ -195,6 +197,11 @@ class ResponseRequest(SamplingRequest):
     def chosen(self) -> ToolChoice:
         """tool_choice, by the names that the model is shown."""
         return self.offered.resolved(self.tool_choice or ToolChoice("auto"))
+
+    @property
+    def wants_sealed(self) -> bool:
+        """Whether reasoning is to come with text that brings it back."""
+        return INCLUDE_SEALED in self.include
 
     @property
     def wants_logprobs(self) -> bool:

@@ -110,6 +110,7 @@ AGENTS = {
         files={".codex/config.toml": CODEX},
         calls=(
             ("exec_command", {"cmd": f"cat {FILE}"}),
+            ("multi_agent_v1.close_agent", {"target": "none"}),
             ("exec_command", {"cmd": f"apply_patch <<'EOF'\n{PATCH}\nEOF"}),
             ("exec_command", {"cmd": RUN}),
         ),

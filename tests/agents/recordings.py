@@ -21,6 +21,8 @@ FRESH = (  # what is another at every run
     (re.compile(r"\b[0-9a-f]{64}\b"), "0" * 64),
     (re.compile(r"\b(call|fc|rs|msg|ctc)_[0-9a-f]{24,32}"), r"\1_1"),
     (re.compile(r"\b(ses|wd|req)_[0-9A-Za-z]{20,}"), r"\1_1"),
+    (re.compile(r"Chunk ID: [0-9a-f]{6}"), "Chunk ID: 000000"),
+    (re.compile(r"Wall time: [0-9.]+ seconds"), "Wall time: 0 seconds"),
     (re.compile(r"http://127\.0\.0\.1:\d+"), "http://127.0.0.1:8000"),
 )
 

@@ -33,10 +33,7 @@ pytestmark = [
 ]
 
 
-NOT_YET = pytest.mark.xfail(strict=True, reason="its namespaces, hosted tools and client_metadata are refused")
-
-
-@pytest.mark.parametrize("name", [pytest.param("codex", marks=NOT_YET), *sorted(AGENTS.keys() - {"codex"})])
+@pytest.mark.parametrize("name", sorted(AGENTS))
 def test_an_agent_finishes_its_task_and_sees_no_drafting(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "work"
     names = {"<folder>": str(folder), "<model>": MODEL}

@@ -52,7 +52,8 @@ def answer(server: RunningServer, path: str, body: dict[str, Any]) -> tuple[str,
         return message["content"] or "", _only(called, json.loads)
     if "output" in reply:
         said = [part["text"] for item in reply["output"] if item["type"] == "message" for part in item["content"]]
-        return "".join(said), _only([item for item in reply["output"] if item["type"] == "function_call"], json.loads)
+        called = [item | {"name": _name(item)} for item in reply["output"] if item["type"] == "function_call"]
+        return "".join(said), _only(called, json.loads)
     texts = [block["text"] for block in reply["content"] if block["type"] == "text"]
     return "".join(texts), _only([block for block in reply["content"] if block["type"] == "tool_use"])
 
@@ -60,6 +61,11 @@ def answer(server: RunningServer, path: str, body: dict[str, Any]) -> tuple[str,
 def _only(calls: list[dict[str, Any]], read: Any = lambda value: value) -> Any:
     assert len(calls) <= 1
     return {"name": calls[0]["name"], "arguments": read(_arguments(calls[0]))} if calls else None
+
+
+def _name(call: dict[str, Any]) -> str:
+    """The name by which the model is shown the function."""
+    return f"{call['namespace']}.{call['name']}" if "namespace" in call else str(call["name"])
 
 
 def _arguments(call: dict[str, Any]) -> Any:

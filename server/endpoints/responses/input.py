@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from server.endpoints.thoughts import thought_in
 from server.http.errors import require_at_most
 from server.schemas.chat import ChatRequest
 from server.schemas.generation import SamplingRequest, StreamOptions
@@ -95,7 +96,8 @@ def _messages(items: Sequence[InputItem]) -> list[ChatMessage]:
             case "reasoning":
                 if said is not None or calls:
                     end_turn()
-                thoughts += [item.content] if item.content else []
+                thought = item.content or thought_in(item.encrypted_content or "")
+                thoughts += [thought] if thought else []
             case "function_call" | "custom_tool_call":
                 calls.append(_call(item))
             case "message" if item.role == "assistant":

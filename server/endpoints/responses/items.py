@@ -10,6 +10,7 @@ from itertools import starmap
 from typing import Any
 
 from server.endpoints.responses.calls import OpenCall, new_id
+from server.endpoints.thoughts import signature_of
 from server.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from server.schemas.chat import TokenLogprob
 from server.schemas.response_replies import (
@@ -25,11 +26,13 @@ from server.schemas.response_tools import OfferedTools
 
 
 class ResponseItems:
-    """`add` parts, then `close`; `items` holds the items so far. offered: the tools that may be called."""
+    """`add` parts, then `close`; `items` holds the items so far. offered: the tools that may be called;
+    seals: reasoning has encrypted content."""
 
-    def __init__(self, offered: OfferedTools) -> None:
+    def __init__(self, offered: OfferedTools, seals: bool = False) -> None:
         self.items: list[OutputItem] = []
         self._offered = offered
+        self._seals = seals
         self._open: OutputItem | None = None
         self._call: OpenCall | None = None
         self._num_events = 0
@@ -88,6 +91,8 @@ class ResponseItems:
                 thought = item["content"][0]
                 yield self._inside("reasoning_text.done", text=thought["text"])
                 yield self._inside("content_part.done", part=thought)
+                if self._seals:
+                    item["encrypted_content"] = signature_of(thought["text"])
             case _:
                 assert self._call is not None
                 yield from starmap(self._inside_call, self._call.end())

@@ -36,7 +36,7 @@ class ResponseSerializer:
     _last: ChoiceDelta | None = None
 
     def __post_init__(self) -> None:
-        self._items = ResponseItems(self.body.offered)
+        self._items = ResponseItems(self.body.offered, self.body.wants_sealed)
 
     def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:  # noqa: ARG002
         is_first, self._last = self._last is None, delta
@@ -122,7 +122,7 @@ class ResponseSerializer:
             "text": _text(body.text),
             "tool_choice": _tool_choice(body.chosen, body.offered),
             "tools": [tool.model_dump(exclude_none=True) for tool in body.tools],
-            "truncation": "disabled",
+            "truncation": body.truncation,
         }
         stats = None if self._last is None else self._last.stats
         return self._with_report(response, stats)

@@ -1,12 +1,17 @@
-"""Tools of /v1/responses beside plain functions: those in namespaces, custom ones, and those that OpenAI runs."""
+"""Tools of /v1/responses beside plain functions: those in namespaces, custom ones, and those that OpenAI runs.
+
+And thoughts, which agents send back with their calls.
+"""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from server.config import ServerSettings
 from server.http.notices import NOTICE
-from tests.server.servers import RunningServer
+from tests.server.servers import CHAT_TEMPLATE, RunningServer, make_model_folder, running_server
 
 FIELDS: Any = {"type": "object", "properties": {"id": {"type": "string"}}}
 CLOSE: Any = {"type": "function", "name": "close", "description": "Ends one.", "parameters": FIELDS, "strict": False}
@@ -135,3 +140,23 @@ def test_a_function_of_a_namespace_may_be_forced(server: RunningServer, choice: 
     assert reply["tool_choice"] == {"type": "function", "name": "close", "namespace": "agents"}
     assert [(item["name"], item["namespace"]) for item in reply["output"]] == [("close", "agents")]
     assert reply["tools"][0]["tools"][0] | CLOSE == reply["tools"][0]["tools"][0]
+
+
+def test_a_thought_comes_back_in_its_encrypted_content(tmp_path: Path) -> None:
+    thought = "{% if message.role == 'assistant' %}{{ message.reasoning_content }};{% endif %}"
+    shown = CHAT_TEMPLATE.replace("{{ message.content", thought + "{{ message.content")
+    folder = make_model_folder(tmp_path / "toy", shown)
+    with running_server(ServerSettings(model=str(folder), reasoning_parser="think", drain_seconds=1)) as server:
+        said = saying("<think>\nhm \u20ac\n</think>\n\nyes")
+        assert "encrypted_content" not in asked(server, input=said).json()["output"][0]
+        wanted = {"include": ["reasoning.encrypted_content"], "input": said}
+        item, _ = asked(server, **wanted).json()["output"]
+        events = events_of(asked(server, stream=True, **wanted))
+        done = next(event["item"] for event in events if event["type"] == "response.output_item.done")
+        assert item["content"][0]["text"] == "hm \u20ac"
+        assert done["encrypted_content"] == item["encrypted_content"] != ""
+        answer = {"role": "assistant", "content": "yes"}
+        for sent_back in (item, item | {"content": None}, item | {"encrypted_content": None}):
+            assert "[assistant]\nhm \u20ac;yes\n" in prompt_of(server, [sent_back, answer])
+        others = item | {"content": None, "encrypted_content": "gAAAAAB"}
+        assert "[assistant]\n;yes\n" in prompt_of(server, [others, answer])

@@ -113,7 +113,8 @@ def test_a_format_and_a_forced_call_become_grammars(server: RunningServer) -> No
         ({"previous_response_id": "resp_1"}, "previous_response_id", "previous_response_not_found"),
         ({"conversation": "x"}, "conversation", "unsupported_parameter"),
         ({"background": True}, "background", "unsupported_parameter"),
-        ({"truncation": "auto"}, "truncation", "unsupported_parameter"),
+        ({"truncation": "always"}, "truncation", "invalid_value"),
+        ({"truncation": "auto", "input": "x" * 5000}, "input", "context_length_exceeded"),
         ({"input": []}, "input", "invalid_value"),
         ({"input": 5}, "input", "invalid_type"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type", "invalid_value"),
@@ -160,7 +161,7 @@ def test_fields_that_change_no_answer_are_accepted(server: RunningServer) -> Non
         json={
             "input": script(say="a"),
             "store": True,
-            "truncation": "disabled",
+            "truncation": "auto",
             "background": False,
             "metadata": {"a": "b"},
             "include": ["reasoning.encrypted_content", "web_search_call.action.sources"],
@@ -177,6 +178,7 @@ def test_fields_that_change_no_answer_are_accepted(server: RunningServer) -> Non
     )
     assert reply.status_code == 200, reply.text
     assert (reply.json()["metadata"], reply.json()["store"]) == ({"a": "b"}, True)
+    assert reply.json()["truncation"] == "auto"
 
 
 def test_an_error_inside_a_stream_is_told_in_the_forms_clients_know(server: RunningServer, tmp_path: Path) -> None:
