@@ -33,7 +33,8 @@ app = typer.Typer(
 ALIASES = {"workers": "--data-parallel-size"}  # what vLLM calls a setting
 SERVER_BENCHES = {"serve": "server.bench.__main__", "real": "server.bench.real.__main__"}
 SECRETS = ("api_keys", "admin_keys")  # settings that hold keys
-FOREIGN = re.compile(
+# Variables GANDER_ of others: of tests, of `gander connect`, of Kubernetes and compose.
+FOREIGN = re.compile("TEST_|REAL_MODELS$|API_KEY$|SERVICE_|PORT_|(BASE|GPUS|PUBLISHED_PORT)$")
     "TEST_|REAL_MODELS$|API_KEY$|SERVICE_|PORT_|(BASE|GPUS|PUBLISHED_PORT)$"
 )  # variables GANDER_ of others
 PASS_THROUGH = {
