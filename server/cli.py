@@ -35,8 +35,6 @@ SERVER_BENCHES = {"serve": "server.bench.__main__", "real": "server.bench.real._
 SECRETS = ("api_keys", "admin_keys")  # settings that hold keys
 # Variables GANDER_ of others: of tests, of `gander connect`, of Kubernetes and compose.
 FOREIGN = re.compile("TEST_|REAL_MODELS$|API_KEY$|SERVICE_|PORT_|(BASE|GPUS|PUBLISHED_PORT)$")
-    "TEST_|REAL_MODELS$|API_KEY$|SERVICE_|PORT_|(BASE|GPUS|PUBLISHED_PORT)$"
-)  # variables GANDER_ of others
 PASS_THROUGH = {
     "allow_extra_args": True,
     "allow_interspersed_args": False,  # else click would drop `--`

@@ -22,7 +22,8 @@ OTHERWISE = "A greeting"  # to what agents ask beside the task, as for a title
 
 @dataclass(frozen=True)
 class Agent:
-    """Placeholders are <folder>, where it works, <url> of the server, and <model>.
+    """`gander connect` points it at the server; this is what it needs beside. Placeholders are <folder>, where it
+    works, and <home>.
 
     needs: what only prompts of the task have; calls: name and arguments of each; replies: texts, where it has no tools;
     command: after the program's path; files: by their paths below the home.
@@ -45,30 +46,9 @@ class Agent:
         return [*said, (DONE, f"{THOUGHT}{DONE}")]
 
 
-OPENCODE = {
-    "$schema": "https://opencode.ai/config.json",
-    "autoupdate": False,
-    "share": "disabled",
-    "provider": {
-        "local": {
-            "npm": "@ai-sdk/openai-compatible",
-            "options": {"baseURL": "<url>/v1", "apiKey": "none"},
-            "models": {"<model>": {"limit": {"context": 1000000, "output": 8000}}},
-        }
-    },
-    "permission": {"*": "allow"},
-}
-CODEX = """model = "<model>"
-model_provider = "local"
-approval_policy = "never"
+OPENCODE = {"autoupdate": False, "share": "disabled", "permission": {"*": "allow"}}
+CODEX = """approval_policy = "never"
 sandbox_mode = "danger-full-access"
-model_context_window = 1000000
-[model_providers.local]
-name = "local"
-base_url = "<url>/v1"
-wire_api = "responses"
-request_max_retries = 0
-stream_max_retries = 0
 [analytics]
 enabled = false
 """
@@ -82,20 +62,15 @@ AGENTS = {
         command=(
             "-p",
             TASK,
-            "--model",
-            "<model>",
+            "--settings",
+            "<home>/.claude/gander.json",
             "--permission-mode",
             "acceptEdits",
             "--allowedTools",
             "Bash Read Edit",
         ),
         needs='"name": "Edit"',
-        environment={
-            "ANTHROPIC_BASE_URL": "<url>",
-            "ANTHROPIC_API_KEY": "none",
-            "ANTHROPIC_SMALL_FAST_MODEL": "<model>",
-            **dict.fromkeys(CLAUDE_OFF, "1"),
-        },
+        environment=dict.fromkeys(CLAUDE_OFF, "1"),
         calls=(
             ("ToolSearch", {"query": "select:WebFetch"}),
             ("Read", {"file_path": f"<folder>/{FILE}"}),
@@ -105,7 +80,7 @@ AGENTS = {
     ),
     "codex": Agent(
         program="codex",
-        command=("exec", "--skip-git-repo-check", TASK),
+        command=("--profile", "gander", "exec", "--skip-git-repo-check", TASK),
         needs='"name": "exec_command"',
         files={".codex/config.toml": CODEX},
         calls=(
@@ -117,7 +92,7 @@ AGENTS = {
     ),
     "opencode": Agent(
         program="opencode",
-        command=("run", "-m", "local/<model>", TASK),
+        command=("run", TASK),
         needs='"name": "edit"',
         environment={"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
         files={".config/opencode/opencode.json": OPENCODE},
@@ -131,7 +106,6 @@ AGENTS = {
         program="qwen",
         command=("--auth-type", "openai", "--yolo", "-p", TASK),
         needs='"name": "edit"',
-        environment={"OPENAI_BASE_URL": "<url>/v1", "OPENAI_API_KEY": "none", "OPENAI_MODEL": "<model>"},
         files={".qwen/settings.json": {"telemetry": {"enabled": False}, "privacy": {"usageStatisticsEnabled": False}}},
         calls=(
             ("read_file", {"file_path": f"<folder>/{FILE}"}),
@@ -142,12 +116,11 @@ AGENTS = {
     "aider": Agent(
         program="aider",
         command=(
-            *("--model", "openai/<model>", "--no-check-update", "--analytics-disable", "--no-show-model-warnings"),
+            *("--config", "<home>/.aider.gander.yml", "--no-check-update", "--analytics-disable"),
             *("--yes-always", "--no-auto-commits", "--no-git", "--edit-format", "diff", "--test-cmd", RUN),
             *("--auto-test", "--message", TASK, FILE),
         ),
         needs=FILE,
-        environment={"OPENAI_API_BASE": "<url>/v1", "OPENAI_API_KEY": "none"},
         replies=(AIDER_EDIT,),
     ),
 }

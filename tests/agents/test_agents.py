@@ -16,6 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+from server.connect.connect import connect
+from server.connect.served import ask
+from server.connect.tools import TOOLS
 from tests.agents.agents import AGENTS, DONE, FILE, RIGHT, WRONG, Agent
 from tests.agents.recorder import Recorded, recorder
 from tests.agents.recordings import messages_of, save
@@ -63,13 +66,15 @@ def done_by(agent: Agent, place: Path, names: dict[str, str], per_step: int) -> 
         recorder(address) as (url, recorded),
     ):
         wait_until(lambda: httpx.get(f"{address}/ready").status_code == 200)
-        names = names | {"<url>": url}
+        names = names | {"<home>": str(home)}
         for path, content in agent.files.items():
             (home / path).parent.mkdir(parents=True, exist_ok=True)
             (home / path).write_text(_text(replaced(content, names)))
-        said = _run(
-            [_program(agent), *replaced(agent.command, names)], folder, home, replaced(agent.environment, names)
-        )
+        tool, served = TOOLS[agent.program], ask(url, None)
+        connect(tool, served, home, tool.path is not None, lambda _: None)
+        pointed = {name: value.replace("$HOME", str(home)) for name, value in tool.environment(served).items()}
+        environment = pointed | replaced(agent.environment, names)
+        said = _run([_program(agent), *replaced(agent.command, names)], folder, home, environment)
     return recorded, said
 
 
