@@ -124,8 +124,8 @@ DECODING = {
 }
 SERVER = {
     "parsing": """
-        string_search spaces parts tape json_text typed reply_format call_reader bare_calls reply_parser template_parser
-        reply_formats
+        string_search spaces parts tape json_text typed reply_format call_reader schema_check bare_calls reply_parser
+        template_parser reply_formats
     """,
     "http": """
         errors notices keys auth heads/faults heads/hosts rate_limits turn middleware sender sse tracing

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -21,11 +21,15 @@ from server.generation.events import FoldedChoice, choice_deltas, collect, folde
 from server.generation.spans import traced
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError, OnError, internal_error, naming
+from server.http.notices import tell
 from server.http.rate_limits import Allowance, allowance_of
 from server.http.sse import EventStream, padded, until_disconnect
 from server.http.tracing import span_of
 from server.http.turn import Turn
 from server.http.work_pool import WorkPool
+from server.parsing.json_text import loaded
+from server.parsing.parts import Content
+from server.parsing.schema_check import fits
 
 FEW = 512  # tokens and log probabilities of a plain reply that is written on the event loop, in a millisecond or two
 
@@ -81,10 +85,20 @@ async def answer(
         choices = [folded(each) for each in collected]
         for choice in choices:
             usage.add(choice.last)
+        if call.loose_schema is not None:
+            _tell_of_misfits(choices, call.loose_schema)
         return msgspec.json.encode(serializer.whole(choices, usage))
 
     is_small = sum(map(_num_told, collected)) <= FEW
     return Response(written() if is_small else await pool.run_beside(request, written), media_type="application/json")
+
+
+def _tell_of_misfits(choices: Sequence[FoldedChoice], schema: Mapping[str, Any]) -> None:
+    """Tell the client which choices do not fit their schema, of which a grammar could not enforce all."""
+    for number, choice in enumerate(choices):
+        text = "".join(part.text for part in choice.parts if isinstance(part, Content))
+        if text and not fits(loaded(text), schema):
+            tell(f"Choice {number} does not fit the schema.")
 
 
 def _num_told(deltas: Sequence[ChoiceDelta]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from server.generation.choice import ChoicePlan
 from server.http.sse import KEEP_ALIVE
@@ -14,9 +15,9 @@ from server.prompts.tokenizer import Tokenizer
 class GenerationCall:
     """The fields that all replies of one HTTP call repeat, and the choices to run.
 
-    created: seconds since 1970; prompt_tokens counts every prompt once; num_choices, names: see `GenerationOptions`;
-    timeout: seconds for the whole call; chunk_seconds: between a stream's chunks, None to send tokens as they come;
-    keep_alive: what a silent stream gets.
+    created: seconds since 1970; prompt_tokens counts every prompt once; num_choices, loose_schema, names: see
+    `GenerationOptions`; timeout: seconds for the whole call; chunk_seconds: between a stream's chunks, None to send
+    tokens as they come; keep_alive: what a silent stream gets.
     """
 
     id: str
@@ -31,4 +32,5 @@ class GenerationCall:
     chunk_seconds: float | None
     plans: Sequence[ChoicePlan]
     names: Mapping[str, str]
+    loose_schema: Mapping[str, Any] | None = None
     keep_alive: bytes = KEEP_ALIVE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from decoding.core.grammar import Grammar
 from server.parsing.parts import Parser, PlainParser
@@ -15,7 +16,8 @@ class GenerationOptions:
     """Lengths are in tokens. default_max_tokens: None allows all that the context has room for.
 
     id_prefix: how the call's id begins; num_choices: generated for each prompt; make_parser: makes the parser of one
-    reply; names: this endpoint's names of fields, by the names that errors use.
+    reply; loose_schema: that a reply in one piece is checked against; names: this endpoint's names of fields, by the
+    names that errors use.
     """
 
     id_prefix: str
@@ -27,6 +29,7 @@ class GenerationOptions:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None
+    loose_schema: Mapping[str, Any] | None = None
     make_parser: Callable[[], Parser] = PlainParser
     shows_special_tokens: bool = False
     names: Mapping[str, str] = field(default_factory=dict)

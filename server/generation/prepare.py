@@ -40,6 +40,7 @@ def prepare(body: GenerationRequest, options: GenerationOptions, model: ServedMo
         chunk_seconds=model.settings.coalesce_ms / 1e3 if body.stream and model.settings.coalesce_ms else None,
         plans=plans,
         names=options.names,
+        loose_schema=options.loose_schema,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from decoding.core.grammar import Grammar
@@ -67,7 +68,8 @@ def chat_constraint(
     check_text(text, "tools", 2 * settings.max_grammar_bytes)
     is_free = not is_forced and form is None
     may_think = is_free or bool(open_thought or format_.thoughts)
-    return Constraint(form.param if form is not None else "tools", Grammar("lark", text), may_think)
+    loose = None if form is None else form.loose
+    return Constraint(form.param if form is not None else "tools", Grammar("lark", text), may_think, loose)
 
 
 def _arguments(tool: Tool, is_forced: bool, settings: ServerSettings) -> Mapping[str, Any]:
@@ -96,7 +98,7 @@ def _form_after_thought(form: Constraint | None, open_thought: str, rules: LarkR
     if form is None or not open_thought:
         return form
     text = rules.text(f"{rules.text_to(open_thought)} {rules.terminal(SPACE)} {_form(form.grammar, rules)}")
-    return Constraint(form.param, Grammar("lark", text), may_think=True)
+    return replace(form, grammar=Grammar("lark", text), may_think=True)
 
 
 def _form(grammar: Grammar, rules: LarkRules) -> str:

@@ -22,11 +22,13 @@ OPTIONS = ("json", "json_object", "regex", "choice", "grammar")
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """param: the field the grammar came from; may_think: the grammar lets a thought come first."""
+    """param: the field the grammar came from; may_think: the grammar lets a thought come first; loose: a schema of
+    which the grammar may not enforce all."""
 
     param: str
     grammar: Grammar
     may_think: bool = False
+    loose: Mapping[str, Any] | None = None
 
 
 def constraint_of(body: GenerationRequest, settings: ServerSettings) -> Constraint | None:
@@ -45,7 +47,9 @@ def _candidates(body: GenerationRequest, settings: ServerSettings) -> list[Const
         candidates.append(Constraint("response_format", Grammar("json_object", "")))
     if form is not None and form.json_schema is not None:
         param = "response_format.json_schema.schema"
-        candidates.append(Constraint(param, schema_grammar(form.json_schema.definition, param, settings)))
+        schema, is_strict = form.json_schema.definition, form.json_schema.strict
+        grammar = schema_grammar(schema, param, settings, is_strict)
+        candidates.append(Constraint(param, grammar, loose=None if is_strict else schema))
     fields: dict[str, tuple[str, Any]] = {
         "guided_json": ("json", body.guided_json),
         "guided_regex": ("regex", body.guided_regex),
@@ -76,7 +80,9 @@ def _grammar(kind: str, value: Any, param: str, settings: ServerSettings) -> Gra
     return Grammar("regex" if kind == "regex" else "lark", text)
 
 
-def schema_grammar(schema: Mapping[str, Any] | str, param: str, settings: ServerSettings) -> Grammar:
+def schema_grammar(
+    schema: Mapping[str, Any] | str, param: str, settings: ServerSettings, is_strict: bool = True
+) -> Grammar:
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
@@ -85,7 +91,7 @@ def schema_grammar(schema: Mapping[str, Any] | str, param: str, settings: Server
         if not isinstance(schema, dict):
             raise invalid(f"{param} must be a JSON object.", param, "invalid_schema")
     schema_text(schema, param, settings)
-    return Grammar("json_schema", json.dumps(enforceable(schema, param), ensure_ascii=False))
+    return Grammar("json_schema", json.dumps(enforceable(schema, param, is_strict=is_strict), ensure_ascii=False))
 
 
 def schema_text(schema: Mapping[str, Any], param: str, settings: ServerSettings) -> str:

@@ -8,7 +8,7 @@ Invariant: whatever fits the schema that is written fits the caller's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -33,20 +33,26 @@ from server.grammars.keywords import (
     write_unevaluated,
 )
 from server.http.errors import ApiError, invalid
+from server.http.notices import tell
 from server.parsing.typed import target_of
 from server.schemas.tools import Tool
 
 NAMES = "patternProperties"
 MOST_PARTS = 64  # of a reference, that are looked at
+BOUNDS = frozenset({"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"})
+LOOKS_AROUND = "must be a regular expression without look-around"
 # In a pattern: an escape or a class, which are passed over, or what llguidance's regular expressions do not have.
 LOOK_AROUND = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\(?:.|\Z))*+(?:\]|\Z)|(?P<found>\(\?<?[=!])", re.DOTALL)
 
 
-def enforceable(schema: Mapping[str, Any], param: str, owner: str = "The schema") -> dict[str, Any]:
+def enforceable(
+    schema: Mapping[str, Any], param: str, owner: str = "The schema", is_strict: bool = True
+) -> dict[str, Any]:
     """The schema as llguidance takes it; the caller's is left as it is. Definitions that nothing refers to are left
-    out. owner: whose schema it is, for a refusal, which is an ApiError about `param`."""
+    out. What cannot be enforced is refused, or where the caller is not strict about it left out, of which the client
+    is told. owner: whose schema it is, for a refusal, which is an ApiError about `param`."""
     try:
-        return _Writer(schema, param, owner).write()
+        return _Writer(schema, param, owner, is_strict).write()
     except RecursionError:
         raise invalid(f"{owner} is nested too deep.", param, "invalid_schema") from None
 
@@ -55,7 +61,8 @@ def argument_schema(tool: Tool) -> dict[str, Any]:
     """The enforceable schema of a call's arguments: the function's parameters, and no others unless its schema allows
     them. Raises ApiError that names the tool."""
     function = tool.function
-    return enforceable(_closed(function.schema_of_arguments), "tools", f"The schema of the tool '{function.name}'")
+    owner = f"The schema of the tool '{function.name}'"
+    return enforceable(_closed(function.schema_of_arguments), "tools", owner, function.strict)
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
@@ -100,8 +107,9 @@ def _parts(schema: dict[str, Any], root: dict[str, Any]) -> Iterator[Any]:
 class _Writer:
     """Writes one schema. A path is a JSON pointer into the caller's schema."""
 
-    def __init__(self, root: Mapping[str, Any], param: str, owner: str) -> None:
+    def __init__(self, root: Mapping[str, Any], param: str, owner: str, is_strict: bool) -> None:
         self._root = dict(root)
+        self._is_strict = is_strict
         self._param = param
         self._owner = owner
         options = root.get("x-guidance")  # llguidance's own, by which a caller may have it ignore what it cannot do
@@ -150,10 +158,11 @@ class _Writer:
             write_property_names(written, self._resolved(written["propertyNames"]))
         write_unevaluated(written)
         if not write_bounds(written):
-            raise self._refusal(path, "has a bound beyond the integers of 64 bits")
+            self._leave_out(written, BOUNDS, path, "has a bound beyond the integers of 64 bits")
         if "oneOf" in written and not self._may_coerce:
             written = self._with_any_of(schema, written, path)
         self._check(written, path)
+        self._leave_out_what_is_not_enforced(written, path)
         self._written.setdefault(id(schema), []).append(written)
         if isinstance(written.get("$ref"), str):
             self._refer(written)
@@ -179,10 +188,7 @@ class _Writer:
         return value
 
     def _check(self, written: dict[str, Any], path: str) -> None:
-        """Raises ApiError for what llguidance would refuse without saying where."""
-        refused = sorted(REFUSED & written.keys())
-        if refused and not self._is_lenient:
-            raise self._refusal(_under(path, refused[0]), "cannot be enforced by a grammar")
+        """Raises ApiError for what is no schema, which llguidance would refuse without saying where."""
         named = written.get("type", [])
         for name in named if isinstance(named, list) else [named]:
             if not isinstance(name, str) or name not in TYPES:
@@ -194,13 +200,31 @@ class _Writer:
         for keyword in COUNTS & written.keys():
             if type(written[keyword]) is not int or written[keyword] < 0:
                 raise self._refusal(_under(path, keyword), "must be a whole number")
-        if not counts_properties(written) and not self._is_lenient:
-            raise self._refusal(path, "counts properties of which some are optional, which a grammar cannot do")
-        patterns = [("pattern", written.get("pattern", "")), *((each, each) for each in written.get(NAMES, ()))]
-        for place, pattern in patterns:
-            if not isinstance(pattern, str) or any(match["found"] for match in LOOK_AROUND.finditer(pattern)):
-                where = _under(path, place) if place == "pattern" else _under(_under(path, NAMES), place)
-                raise self._refusal(where, "must be a regular expression without look-around")
+        if not isinstance(written.get("pattern", ""), str):
+            raise self._refusal(_under(path, "pattern"), "must be a regular expression without look-around")
+
+    def _leave_out_what_is_not_enforced(self, written: dict[str, Any], path: str) -> None:
+        """Take out what llguidance does not enforce, which leaves a looser schema. Raises ApiError where the caller is
+        strict."""
+        if not self._is_lenient:
+            for keyword in sorted(REFUSED & written.keys()):
+                self._leave_out(written, {keyword}, _under(path, keyword), "cannot be enforced by a grammar")
+            if not counts_properties(written):
+                counted = "counts properties of which some are optional, which a grammar cannot do"
+                self._leave_out(written, {"minProperties", "maxProperties"}, path, counted)
+        if _looks_around(written.get("pattern", "")):
+            self._leave_out(written, {"pattern"}, _under(path, "pattern"), LOOKS_AROUND)
+        if found := [name for name in written.get(NAMES, ()) if _looks_around(name)]:
+            # Without one pattern all of them go, and what is said of other names: it would forbid those of that one.
+            others = {NAMES, "additionalProperties"}
+            self._leave_out(written, others, _under(_under(path, NAMES), found[0]), LOOKS_AROUND)
+
+    def _leave_out(self, written: dict[str, Any], keywords: Set[str], path: str, why: str) -> None:
+        if self._is_strict:
+            raise self._refusal(path, why)
+        tell(f"{self._owner} is not strict: {path} {why}, and does not hold the model.")
+        for keyword in keywords & written.keys():
+            del written[keyword]
 
     def _with_any_of(self, schema: dict[str, Any], written: dict[str, Any], path: str) -> dict[str, Any]:
         """What is written, with `anyOf` for `oneOf`. Raises ApiError unless its schemas exclude each other."""
@@ -216,7 +240,7 @@ class _Writer:
             options = [{"required": [name], "properties": dict.fromkeys(set(alone) - {name}, False)} for name in alone]
         elif not are_all_disjoint(self._root, schema["oneOf"], beside):
             place = _under(path, "oneOf")
-            raise self._refusal(place, "has schemas that may not exclude each other; anyOf would be enforced")
+            self._leave_out({}, set(), place, "has schemas that may not exclude each other; anyOf would be enforced")
         if "anyOf" not in written:
             self._moved[_under(path, "oneOf")] = ["anyOf"]
             return {
@@ -264,6 +288,10 @@ class _Writer:
 
     def _refusal(self, path: str, what: str) -> ApiError:
         return invalid(f"{self._owner}: {path} {what}.", self._param, "invalid_schema")
+
+
+def _looks_around(pattern: str) -> bool:
+    return any(match["found"] for match in LOOK_AROUND.finditer(pattern))
 
 
 def _single_names(options: list[Any]) -> list[str] | None:

@@ -5,22 +5,16 @@ call, bare or in a code fence. Each must name a function that was offered, with 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from server.parsing.json_text import CallObject, loaded
+from server.parsing.schema_check import fits
 from server.parsing.tape import Tape, Wait
 
 SEPARATORS = " \t\r\n,;[]"
 FENCE = re.compile(r"`{1,3}[A-Za-z_]*")
-MOST_CHECKS = 10_000  # because a schema with alternatives in alternatives could take forever
 
-# Keywords with regular expressions in them, or that read those of their neighbours.
-LEFT_OUT = frozenset(
-    {"pattern", "patternProperties", "additionalProperties", "unevaluatedProperties", "unevaluatedItems"}
-)
-
-Check = Callable[[Any, Any, Any, Any], Any]
 Schemas = Mapping[str, Mapping[str, Any]]
 
 
@@ -43,42 +37,12 @@ def read_bare_calls(tape: Tape, schemas: Schemas, closings: Sequence[str]) -> Wa
             return name in schemas
 
         call = CallObject(tape, is_offered, pieces.append, may_have_more=False)
-        if letter != "{" or not (yield from call.read()) or not fits("".join(pieces), schemas[names[0]]):
+        if letter != "{" or not (yield from call.read()) or not _are_arguments("".join(pieces), schemas[names[0]]):
             return []
         calls.append((names[0], "".join(pieces)))
     return calls
 
 
-def fits(arguments: str, schema: Mapping[str, Any]) -> bool:
-    """Whether the JSON text is an object that the schema allows. The schema is a client's: its regular expressions are
-    not tried, nothing is fetched for it, and a check that takes too long, or a schema that is none, allows nothing."""
-    value = loaded(arguments)
-    if not isinstance(value, dict):
-        return False
-    from jsonschema import Draft202012Validator, validators  # imported late, because most replies need none of it
-    from jsonschema.exceptions import UnknownType
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-
-    left = iter(range(MOST_CHECKS))
-
-    def bounded(check: Check) -> Check:
-        def run(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
-            if next(left, None) is None:
-                raise _TooLong
-            return check(validator, wanted, instance, schema)
-
-        return run
-
-    checks = {name: bounded(check) for name, check in Draft202012Validator.VALIDATORS.items() if name not in LEFT_OUT}
-    make: Any = validators.create(
-        Draft202012Validator.META_SCHEMA, checks, type_checker=Draft202012Validator.TYPE_CHECKER
-    )
-    try:
-        return next(make(schema, registry=Registry()).iter_errors(value), None) is None
-    except (_TooLong, Unresolvable, UnknownType, RecursionError, TypeError, ValueError, AttributeError):
-        return False
-
-
-class _TooLong(Exception):
-    """A value was checked against too many schemas."""
+def _are_arguments(text: str, schema: Mapping[str, Any]) -> bool:
+    value = loaded(text)
+    return isinstance(value, dict) and fits(value, schema)

@@ -90,10 +90,9 @@ Metadata = Annotated[dict[str, Annotated[str, Field(max_length=512)]], BeforeVal
 
 
 class TextFormat(WireModel):
-    """The reply's format. strict is accepted and changes nothing, because every schema is enforced."""
+    """The reply's format. strict: see `NamedSchema`."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"strict"})
-
+    strict: bool = False
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = Field(default=None, max_length=256, description="Repeated in the reply, as description is")
     description: str | None = None

@@ -29,9 +29,11 @@ Choices = Annotated[list[str], Field(min_length=1, max_length=1024)]
 
 
 class NamedSchema(WireModel):
-    """A JSON schema. strict is accepted and changes nothing, because every schema is enforced."""
+    """A JSON schema. strict: it is refused where a grammar cannot enforce all of it; else what can be is enforced."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"name", "description", "strict"})
+    lenient: ClassVar[frozenset[str]] = frozenset({"name", "description"})
+
+    strict: bool = False
 
     definition: JsonObject = Field(alias="schema")
 

@@ -32,6 +32,7 @@ def chat_options(chat: RenderedChat, model: ServedModel, id_prefix: str = "chatc
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
         grammar=None if reply.constraint is None else reply.constraint.grammar,
+        loose_schema=None if reply.constraint is None else reply.constraint.loose,
         make_parser=reply.make_parser,
         shows_special_tokens=reply.shows_special_tokens,
         names=names,

@@ -65,7 +65,9 @@ def _tool(tool: MessageTool, is_deferred: bool) -> Tool:
 
 def _format(body: CountRequest) -> ResponseFormat | None:
     form = body.output_config.format
-    return None if form is None else ResponseFormat(type=form.type, json_schema=NamedSchema(schema=form.definition))
+    if form is None:
+        return None
+    return ResponseFormat(type=form.type, json_schema=NamedSchema(schema=form.definition, strict=True))
 
 
 def _messages(body: CountRequest) -> Iterator[ChatMessage]:

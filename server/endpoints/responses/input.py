@@ -64,7 +64,7 @@ def _format(body: ResponseRequest) -> ResponseFormat | None:
     form = body.text.format
     if form is None:
         return None
-    schema = None if form.definition is None else NamedSchema(schema=form.definition)
+    schema = None if form.definition is None else NamedSchema(schema=form.definition, strict=form.strict)
     return ResponseFormat(type=form.type, json_schema=schema)
 
 

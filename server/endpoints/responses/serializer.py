@@ -150,7 +150,7 @@ def _text(config: TextConfig) -> dict[str, Any]:
     if form is None or form.definition is None:
         return {"format": {"type": "text" if form is None else form.type}, **verbosity}
     described = {"name": form.name or "schema", "description": form.description, "schema": form.definition}
-    return {"format": {"type": form.type, **described, "strict": True}, **verbosity}
+    return {"format": {"type": form.type, **described, "strict": form.strict}, **verbosity}
 
 
 def _usage(count: UsageCount) -> ResponseUsage:

@@ -8,6 +8,7 @@ import pytest
 from openai import OpenAI
 from pydantic import TypeAdapter
 
+from server.http.notices import NOTICE
 from server.schemas.chat import ChatChoice, ChatCompletion, ChatCompletionChunk
 from tests.server.servers import RunningServer
 
@@ -288,3 +289,24 @@ def test_a_final_message_can_be_continued(server: RunningServer) -> None:
     told = json.loads(reply["choices"][0]["message"]["content"])
     text = "[system]\nbe kind\n[user]\nhello\n[assistant]\n" + script(tell=True)
     assert bytes(told["prompt"]).decode() == text
+
+
+UNIQUE = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "maxItems": 3}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_is_not_strict_is_told_what_does_not_hold_the_model_and_whether_the_reply_fits(
+    server: RunningServer, stream: bool
+) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": UNIQUE}}
+    loose = "The schema is not strict: #/uniqueItems cannot be enforced by a grammar, and does not hold the model."
+    for say, fits in (("[1, 2]", True), ("[1, 1]", False), ("[1, ", False)):
+        reply = server.chat(script(say=say), response_format=form, stream=stream)
+        assert reply.status_code == 200, reply.text
+        misfit = "" if fits or stream else " Choice 0 does not fit the schema."
+        assert reply.headers[NOTICE] == loose + misfit
+    form["json_schema"]["strict"] = True
+    refused = server.chat("a", response_format=form)
+    assert refused.json()["error"]["code"] == "invalid_schema"
+    form["json_schema"]["schema"] = UNIQUE | {"uniqueItems": False}
+    assert NOTICE not in server.chat("a", response_format=form).headers

@@ -45,7 +45,8 @@ def library() -> Library:
 
 
 def tool(parameters: dict[str, Any]) -> Tool:
-    return Tool.model_validate({"type": "function", "function": {"name": "book", "parameters": parameters}})
+    function = {"name": "book", "parameters": parameters, "strict": True}
+    return Tool.model_validate({"type": "function", "function": function})
 
 
 def grammar_of(schema: Any) -> Grammar:
@@ -277,6 +278,14 @@ def test_what_excludes_nothing_is_left_out(
     assert enforceable(written, PARAM) == written
 
 
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the client is told."""
+    sentences: list[str] = []
+    monkeypatch.setattr("server.grammars.schema.tell", sentences.append)
+    return sentences
+
+
 REFUSED: list[tuple[Any, str]] = [
     ({"const": BIG}, "#/const has an integer that is too large"),
     ({"enum": [1, {"id": [BIG]}]}, "#/enum has an integer that is too large"),
@@ -310,6 +319,41 @@ def test_what_cannot_be_enforced_is_refused_with_its_place(schema: Any, said: st
         argument_schema(tool(used))
     assert caught.value.message.startswith(f"The schema of the tool 'book': #/$defs/A{said[1:]}")
     assert caught.value.param == "tools"
+
+
+LOOSE: list[tuple[Any, list[Any], list[Any]]] = [  # with values that are allowed, and those that still are not
+    ({"type": "array", "uniqueItems": True, "items": {"type": "integer"}}, [[1, 1]], [["a"]]),
+    ({"type": "object", "propertyNames": {"maxLength": 3}, "additionalProperties": {"const": 1}},
+     [{"long": 1}], [{"a": 2}]),
+    ({"type": "string", "pattern": "^(?!x)", "maxLength": 2}, ["x"], ["xxx"]),
+    ({"type": "object", "patternProperties": {"^(?=a)": {"const": 1}, "b": False}, "additionalProperties": False,
+      "required": ["c"]}, [{"c": 1, "a": 1}], [{"a": 1}]),
+    ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, [1, 1.5], ["a"]),
+    ({"type": "object", "properties": {"a": True, "b": True}, "minProperties": 1}, [{}], [1]),
+    ({"type": "integer", "minimum": 2**63, "multipleOf": 2}, [4], [3, "a"]),
+    ({"type": "integer", "not": {"const": 1}}, [1], ["a"]),
+    ({"type": "object", "if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": False}, [{"a": 1}, {}], [1]),
+    ({"anyOf": [{"type": "array", "contains": {"const": 1}, "minContains": 2}, {"type": "null"}]}, [[], None], [1]),
+    ({"type": "array", "items": {"$dynamicRef": "#node"}}, [[1]], [1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "fitting", "others"), LOOSE, ids=lambda value: json.dumps(value)[:60])
+def test_who_is_not_strict_is_held_to_what_a_grammar_can_and_told_of_the_rest(
+    library: Library, schema: Any, fitting: list[Any], others: list[Any], told: list[str]
+) -> None:
+    with pytest.raises(ApiError):
+        grammar_of(schema)
+    assert told == []
+    check(library, schema_grammar(schema, PARAM, ServerSettings(), is_strict=False), fitting, others)
+    assert all(each.startswith("The schema is not strict: #") for each in told)
+    assert told
+
+
+def test_a_schema_that_is_none_is_refused_though_nobody_is_strict() -> None:
+    for schema in ({"required": True}, {"type": "any"}, {"pattern": 5}, {"anyOf": {}}, {"maxLength": -1}):
+        with pytest.raises(ApiError):
+            schema_grammar(schema, PARAM, ServerSettings(), is_strict=False)
 
 
 def test_a_one_of_without_schemas_is_an_any_of_without_schemas() -> None:
