@@ -2,7 +2,8 @@
 
 Key B streams long replies, one after another, from a process of its own. Meanwhile key A sends what costs most: calls
 of many choices, long lists, prompts and bodies, and readers that never read. It prints, for each attack, the longest
-time that B waited for its next chunk, alone and beside it, and the worker's resident memory; the exit status is 1 where
+time that B waited between two chunks of a reply, alone and beside it, and the resident memory of the worker; the exit
+status is 1 where
 B waited for longer than 50 ms.
 """
 
@@ -74,16 +75,19 @@ def attacks() -> list[Attack]:
 
 
 def stream_for_ever(url: str, told: Connection) -> None:
-    """Key B, in a process of its own: send the longest wait for a chunk, in ms, whenever something is received."""
-    longest, last = 0.0, time.perf_counter()
+    """Key B, in a process of its own: send the longest wait between two chunks of a reply, in ms, whenever something is
+    received."""
+    longest = 0.0
     body = {"prompt": "Once upon a time", "max_tokens": 2000, "stream": True, "ignore_eos": True, "temperature": 1.0}
     with httpx.Client(base_url=url, timeout=600, headers={"X-Api-Key": "b"}) as http:
         while True:
             with http.stream("POST", "/v1/completions", json=body) as reply:
                 reply.raise_for_status()
+                last = None
                 for _ in reply.iter_raw():
                     now = time.perf_counter()
-                    longest, last = max(longest, 1000 * (now - last)), now
+                    longest = max(longest, 0.0 if last is None else 1000 * (now - last))
+                    last = now
                     if told.poll():
                         told.recv()
                         told.send(longest)
@@ -98,7 +102,7 @@ class Victim:
         self._process.start()
 
     def longest(self) -> float:
-        """Milliseconds: the longest wait since this was last called, the present one included."""
+        """Milliseconds: the longest wait since this was last called."""
         self._told.send(None)
         return float(self._told.recv())
 

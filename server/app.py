@@ -174,4 +174,6 @@ def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
         elif error.status_code == 404 and path.startswith("/v1/v1/"):
             message += f". The client's base URL has one /v1 too many: this server has {path.removeprefix('/v1')}."
         code = HTTP_CODES.get(error.status_code, "http_error")
-        return respond(ApiError(error.status_code, message, None, code), request)
+        response = respond(ApiError(error.status_code, message, None, code), request)
+        response.headers.update(error.headers or {})  # Allow, with 405
+        return response

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from server.grammars.chat_constraint import chat_constraint
 from server.grammars.constraint import Constraint
 from server.http.errors import invalid
+from server.http.notices import tell
 from server.parsing.parts import Parser, PlainParser
 from server.parsing.reply_parser import CallsWanted, ReplyParser
 from server.parsing.template_parser import TemplateParser
@@ -105,8 +106,9 @@ def reading_of(chat: RenderedChat, model: ServedModel) -> ReplyReading:
 
 
 def _options(body: ChatRequest, template: ChatTemplate, may_think: bool) -> dict[str, Any]:
-    """The names that a template gets beside messages and tools. Raises ApiError for an effort that the template of
-    a model that reasons does not know, unless it is the default; a verbosity that it does not know changes nothing."""
+    """The names that a template gets beside messages and tools. What it does not know changes nothing; of an effort
+    that is not the usual one the client is told so, where the model reasons. Raises ApiError where reasoning is to be
+    turned off and cannot be."""
     options = dict(body.chat_template_kwargs)
     for name in ("reasoning_effort", "verbosity"):
         value = getattr(body, name)
@@ -116,9 +118,11 @@ def _options(body: ChatRequest, template: ChatTemplate, may_think: bool) -> dict
             options[name] = value
         elif name == "reasoning_effort" and value == "none" and template.knows(THINKING_SWITCH):
             options[THINKING_SWITCH] = False
-        elif name == "reasoning_effort" and value != USUAL and may_think:
-            message = f"{name}: this model's chat template does not know it; leave it out."
+        elif name == "reasoning_effort" and value == "none" and may_think:
+            message = f"{name}: this model's chat template cannot turn reasoning off; leave it out."
             raise invalid(message, name, "unsupported_parameter")
+        elif name == "reasoning_effort" and value != USUAL and may_think:
+            tell(f"{name} changes nothing: this model's chat template does not know it.")
     return options
 
 

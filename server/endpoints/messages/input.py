@@ -30,15 +30,12 @@ def names_of(body: CountRequest) -> Mapping[str, str]:
     return NAMES | {"reasoning_effort": "thinking"} if body.thinking.type == "disabled" else NAMES
 
 
-def chat_request(body: CountRequest, knows_effort: bool) -> ChatRequest:
+def chat_request(body: CountRequest) -> ChatRequest:
     """Copy the fields that both requests share and convert the rest, all but max_tokens. The body is already validated.
-
-    knows_effort: whether the model's template does. Elsewhere the effort is left out: Claude Code always sends one.
-    Raises ApiError where a message has too many tool calls.
-    """
+    Raises ApiError where a message has too many tool calls."""
     shared = {name: getattr(body, name) for name in SamplingRequest.model_fields}
     system = [ChatMessage(role="system", content=_text(body.system))] if body.system else []
-    chosen, effort = body.tool_choice, body.output_config.effort if knows_effort else None
+    chosen, effort = body.tool_choice, body.output_config.effort
     return ChatRequest.model_construct(
         **shared,
         messages=[*system, *_messages(body)],

@@ -23,7 +23,6 @@ from server.http.sse import event_frame
 from server.prompts.served_model import ServedModel
 from server.schemas.anthropic import CountRequest, MessageRequest
 from server.schemas.anthropic_replies import MessageErrorReply, MessageReply, TokenCount
-from server.schemas.chat import ChatRequest
 from server.service import service_of
 
 router = APIRouter(prefix="/v1/messages")
@@ -43,7 +42,7 @@ async def create_message(request: Request) -> Response:
     model, sender = service.require_model(body.model), sender_of(request, body.session_id)
 
     with naming(names_of(body)):
-        chat = await render_chat(request, lambda: _chat_request(body, model), service, model)
+        chat = await render_chat(request, lambda: chat_request(body), service, model)
         call = await service.work_on(request, lambda: prepare(chat.body, _options(body, chat, model), model, sender))
         call = replace(call, keep_alive=event_frame({"type": "ping"}))
         serializer = MessageSerializer(call, body, service.settings.prefix_cache)
@@ -61,16 +60,11 @@ async def count_tokens(request: Request) -> TokenCount:
     body = await service.read(request, CountRequest)
     model = service.require_model(body.model)
     with naming(names_of(body)):
-        chat = await render_chat(request, lambda: _chat_request(body, model), service, model)
+        chat = await render_chat(request, lambda: chat_request(body), service, model)
         options = await service.work_on(request, lambda: chat_options(chat, model))
         num_tokens = len(options.prompts[0].token_ids)
         require_nothing_cleared(body, num_tokens)
     return {"input_tokens": num_tokens}
-
-
-def _chat_request(body: CountRequest, model: ServedModel) -> ChatRequest:
-    template = model.chat_template
-    return chat_request(body, knows_effort=template is not None and template.knows("reasoning_effort"))
 
 
 def _options(body: MessageRequest, chat: RenderedChat, model: ServedModel) -> GenerationOptions:

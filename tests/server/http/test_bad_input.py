@@ -249,7 +249,9 @@ def test_an_unknown_model_is_404(server: RunningServer) -> None:
 
 def test_unknown_paths_and_methods_have_the_same_shape(server: RunningServer) -> None:
     check_error(server.get("/v1/nothing"), 404, None, "not_found")
-    check_error(server.get("/v1/completions"), 405, None, "method_not_allowed")
+    wrong = server.get("/v1/completions")
+    check_error(wrong, 405, None, "method_not_allowed")
+    assert wrong.headers["Allow"] == "POST"
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
