@@ -147,7 +147,8 @@ SERVER = {
         served_model encoding conversation
     """,
     "grammars": """
-        keywords disjoint schema constraint lark_rules schema_parts argument_values call_grammar free_text
+        keywords disjoint schema constraint lark_rules json_regex text_grammar text_values schema_parts
+        argument_values call_grammar free_text
         chat_constraint
     """,
     "generation": """

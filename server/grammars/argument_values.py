@@ -32,6 +32,10 @@ class ArgumentValues:
         self._parts = parts
         self._loose: dict[str, str] = {}  # names of rules, by schema
 
+    def whole(self, schema: Any) -> str:
+        """A JSON object."""
+        return self._rules.json(schema)
+
     def parameters(self, schema: Any) -> str:
         """Arguments that are each between marks."""
         before, _, middle, _, after = (piece.text for piece in self._form.parameter_pieces)

@@ -11,19 +11,31 @@ from typing import Any
 from server.grammars.argument_values import ArgumentValues
 from server.grammars.lark_rules import LarkRules, quoted
 from server.grammars.schema_parts import SchemaParts
+from server.grammars.text_grammar import TextGrammar
+from server.grammars.text_values import TextValues
 from server.parsing.reply_format import CallForm, Piece
+from server.schemas.tools import TextForm
 
+NO_TEXTS: Mapping[str, TextForm] = {}
 NUMBER = "/[0-9]{1,4}/"
 CALL_ID = "/[a-zA-Z0-9]{9}/"  # Mistral's
 SPACE = "/[ \\n]{0,4}/"  # that may come first, as after a thought
 
 
 class CallGrammar:
-    """Of one form. schemas: of the arguments, by the functions' names."""
+    """Of one form. schemas: of the arguments, by the functions' names; texts: of those that have a text of this form
+    as their only argument."""
 
-    def __init__(self, rules: LarkRules, form: CallForm, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        rules: LarkRules,
+        form: CallForm,
+        schemas: Mapping[str, Mapping[str, Any]],
+        texts: Mapping[str, TextForm] = NO_TEXTS,
+    ) -> None:
         self._rules = rules
         self._form = form
+        self._texts = texts
         self._head, self._pieces = head_of(form)
         self._rests = {name: self._rest(name, schema) for name, schema in schemas.items()}
 
@@ -56,13 +68,17 @@ class CallGrammar:
     def _rest(self, name: str, schema: Mapping[str, Any]) -> str:
         """A call without its first texts."""
         rules, form = self._rules, self._form
-        values = ArgumentValues(rules, form, SchemaParts(schema, f"The schema of the tool '{name}'"))
+        values: ArgumentValues | TextValues
+        if name in self._texts:
+            values = TextValues(rules, form, TextGrammar(rules, self._texts[name], f"The grammar of the tool '{name}'"))
+        else:
+            values = ArgumentValues(rules, form, SchemaParts(schema, f"The schema of the tool '{name}'"))
         rest = []
         for piece in self._pieces:
             match piece.slot:
                 case "call":
                     fixed = (": ", quoted(name), ", ", quoted(form.keys[1]), ": ")
-                    rest.append(_row(*map(quoted, fixed), rules.json(schema), quoted("}")))
+                    rest.append(_row(*map(quoted, fixed), values.whole(schema), quoted("}")))
                 case "name":
                     rest.append(quoted(name))
                 case "number":
@@ -70,7 +86,7 @@ class CallGrammar:
                 case "id":
                     rest.append(rules.terminal(CALL_ID))
                 case "arguments":
-                    rest.append(values.loose(schema) if form.strings else rules.json(schema))
+                    rest.append(values.loose(schema) if form.strings else values.whole(schema))
                 case "parameters":
                     rest.append(values.parameters(schema))
                 case "keywords":

@@ -56,7 +56,10 @@ def chat_constraint(
         raise invalid(f"tools and {form.param} cannot be given together.", form.param)
     called = [tool for tool in tools if choice.mode != "named" or tool.function.name == choice.name]
     schemas = {tool.function.name: _arguments(tool, is_forced, settings) for tool in called}
-    grammar = CallGrammar(rules, format_.calls[0], schemas)
+    texts = {tool.function.name: tool.text_form for tool in called if tool.text_form is not None}
+    for form_of_text in texts.values():
+        check_text(form_of_text.definition, "tools", settings.max_grammar_bytes)
+    grammar = CallGrammar(rules, format_.calls[0], schemas, texts)
     if is_forced:
         max_calls = None if body.parallel_tool_calls and choice.mode == "required" else 1
         reply = grammar.calls(max_calls)

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from server.schemas.base import WireModel, refusal
 from server.schemas.structured import JsonObject
-from server.schemas.tools import FUNCTION_NAME, HOSTED, HostedTool, ToolChoice, tool_reader
+from server.schemas.tools import FUNCTION_NAME, HOSTED, HostedTool, TextForm, ToolChoice, tool_reader
 
 MOST_OFFERED = 512  # tools of one request, those in namespaces included
 DIRECT = (["direct"], ["direct", "programmatic"], ["programmatic", "direct"])  # the model may call it itself
@@ -55,6 +55,12 @@ class CustomTool(_CalledTool):
 
     type: Literal["custom"]
     format: CustomFormat = CustomFormat(type="text")
+
+    @property
+    def text_form(self) -> TextForm | None:
+        """The grammar of the input; None for any text."""
+        syntax, definition = self.format.syntax, self.format.definition
+        return None if syntax is None or definition is None else TextForm(syntax, definition)
 
 
 CalledTool = FunctionTool | CustomTool

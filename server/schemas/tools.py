@@ -48,11 +48,33 @@ class FunctionDefinition(WireModel):
         return parameters if "type" in parameters or "$ref" in parameters else {"type": "object", **parameters}
 
 
+class TextForm(NamedTuple):
+    """The grammar of a text."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
 class Tool(WireModel):
     is_shown: ClassVar[bool] = True  # with the others at the beginning of the prompt
 
     type: Literal["function"]
     function: FunctionDefinition
+
+    @property
+    def text_form(self) -> TextForm | None:
+        """The grammar of the text that is all that a call has, if there is one."""
+        return None
+
+
+class TextTool(Tool):
+    """A tool whose call has free text, which its function has as its only argument, `input`. form: its grammar."""
+
+    form: TextForm | None = None
+
+    @property
+    def text_form(self) -> TextForm | None:
+        return self.form
 
 
 class DeferredTool(Tool):

@@ -11,11 +11,12 @@ from server.http.errors import require_at_most
 from server.schemas.chat import ChatRequest
 from server.schemas.generation import SamplingRequest, StreamOptions
 from server.schemas.messages import MAX_CALLS, CalledFunction, ChatMessage, MessageToolCall
-from server.schemas.response_tools import CustomTool, OfferedTool, shown_name
+from server.schemas.response_tools import CustomTool, FunctionTool, OfferedTool, shown_name
 from server.schemas.responses import InputItem, ResponseRequest
 from server.schemas.structured import NamedSchema, ResponseFormat
-from server.schemas.tools import FunctionDefinition, Tool
+from server.schemas.tools import FunctionDefinition, TextTool, Tool
 
+FORMS = {"lark": "a grammar in Lark", "regex": "a regular expression"}
 # The arguments of a custom tool's call.
 INPUT: Mapping[str, Any] = {
     "type": "object",
@@ -49,15 +50,19 @@ def chat_request(body: ResponseRequest, items: Sequence[InputItem]) -> ChatReque
 def _tool(offered: OfferedTool) -> Tool:
     """The function that the model is shown. A custom tool's has one argument, its input."""
     tool = offered.tool
-    lines = [offered.heading, tool.description]
-    parameters, is_strict = (INPUT, False) if isinstance(tool, CustomTool) else (tool.parameters, tool.strict)
+    form = tool.text_form if isinstance(tool, CustomTool) else None
+    grammar = "" if form is None else f"The input has this form, {FORMS[form.syntax]}:\n{form.definition}"
     function = FunctionDefinition.model_construct(
         name=offered.shown_name,
-        description="\n\n".join(filter(None, lines)),
-        parameters=parameters,
-        strict=is_strict,
+        description="\n\n".join(filter(None, (offered.heading, tool.description, grammar))),
+        parameters=INPUT if isinstance(tool, CustomTool) else tool.parameters,
+        strict=form is not None or (isinstance(tool, FunctionTool) and tool.strict),
     )
-    return Tool(type="function", function=function)
+    return (
+        Tool(type="function", function=function)
+        if form is None
+        else TextTool(type="function", function=function, form=form)
+    )
 
 
 def _format(body: ResponseRequest) -> ResponseFormat | None:
