@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from server.grammars.json_regex import in_json, json_regex
@@ -27,6 +28,7 @@ TOKEN = re.compile(
     |(?P<sign>~[ \t]*\d+(?:[ \t]*\.\.[ \t]*\d+)?|\{\d*,?\d*\}|[()\[\]|*+?&~])""",
     re.VERBOSE,
 )
+IGNORED = "IGNORED TEXT"  # stands for a terminal of what is ignored
 COMMON = {
     "DIGIT": "[0-9]",
     "HEXDIGIT": "[a-fA-F0-9]",
@@ -109,13 +111,17 @@ class TextGrammar:
         """The body of the whole text, and whether it is a terminal."""
         if not self._bodies.get("start"):
             raise self._refusal("has no rule start")
-        ignored = self._rules.terminal(self._joined(self._ignored, write, {}, "")) if self._ignored else ""
+        ordered = self._in_order()
+        done = frozenset(ordered)
+        circular = [name for name in self._bodies if name not in done]
+        names = {name: self._rules.reserved() for name in circular}
+        for name in filter(str.isupper, ordered):
+            names[name] = self._rules.terminal(self._joined(self._bodies[name], write, names, ""))
+        ignored = self._rules.terminal(self._joined(self._ignored, write, names, "")) if self._ignored else ""
         between = f" {ignored}*" if ignored else ""
-        circular = self._circular()
-        names = {name: self._rules.reserved() for name in self._bodies if name in circular}
-        for name in self._in_order(circular):
-            spaces = "" if name.isupper() else between
-            names[name] = self._rules.terminal(self._joined(self._bodies[name], write, names, spaces))
+        for name in ordered:
+            if not name.isupper():
+                names[name] = self._rules.terminal(self._joined(self._bodies[name], write, names, between))
         for name in circular:
             self._rules.define(names[name], self._joined(self._bodies[name], write, names, between))
         if "start" in circular or not ignored:
@@ -137,29 +143,26 @@ class TextGrammar:
                 pieces.append(f"({write(token)}{between})" if between else write(token))
         return " ".join(pieces) or '""'
 
-    def _circular(self) -> set[str]:
-        """The rules that refer to themselves, perhaps through others, and those that refer to them."""
-        used = {name: {token.text for token in body if token.kind == "name"} for name, body in self._bodies.items()}
-        for names in used.values():
-            for name in names - used.keys():
-                raise self._refusal(f"refers to {name}, which it does not have")
-        left = dict(used)
-        while done := [name for name, names in left.items() if not names & left.keys()]:
-            for name in done:
-                del left[name]
-        return set(left)
-
-    def _in_order(self, circular: set[str]) -> Iterator[str]:
-        """The other rules, each after those that it refers to."""
-        left = {
-            name: {token.text for token in body if token.kind == "name"}
-            for name, body in self._bodies.items()
-            if name not in circular
-        }
-        while left:
-            done = [name for name, names in left.items() if not names & left.keys()]
-            yield from done
-            left = {name: names for name, names in left.items() if name not in done}
+    def _in_order(self) -> list[str]:
+        """The rules that do not refer to themselves, not even through others, each after those that it refers to."""
+        bodies = {**self._bodies, IGNORED: self._ignored}
+        used = {name: {token.text for token in body if token.kind == "name"} for name, body in bodies.items()}
+        users = defaultdict(list)
+        for name, others in used.items():
+            for other in others:
+                if other not in used:
+                    raise self._refusal(f"refers to {other}, which it does not have")
+                if name.isupper() and not other.isupper():
+                    raise self._refusal(f"has a terminal, {name}, that refers to a rule, {other}")
+                users[other].append(name)
+        num_left = {name: len(others) for name, others in used.items()}
+        ordered = [name for name, count in num_left.items() if not count]
+        for name in ordered:  # which grows
+            for user in users[name]:
+                num_left[user] -= 1
+                if not num_left[user]:
+                    ordered.append(user)
+        return [name for name in ordered if name != IGNORED]
 
     def _in_json(self, token: Token) -> str:
         try:

@@ -29,13 +29,13 @@ class Library:
     """The grammar library with the bundled model's tokenizer."""
 
     def __init__(self) -> None:
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(FOLDER)
-        end_ids = [self._tokenizer.eos_token_id]
-        self._file = TokenizerFile(str(FOLDER / "tokenizer.json"), len(self._tokenizer), end_ids).load()
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(FOLDER)
+        end_ids = [self.tokenizer.eos_token_id]
+        self.file = TokenizerFile(str(FOLDER / "tokenizer.json"), len(self.tokenizer), end_ids).load()
 
     def fits(self, grammar: Grammar, value: Any) -> bool:
-        matcher = matcher_of(grammar, self._file)
-        token_ids = self._tokenizer.encode(json.dumps(value, ensure_ascii=False), add_special_tokens=False)
+        matcher = matcher_of(grammar, self.file)
+        token_ids = self.tokenizer.encode(json.dumps(value, ensure_ascii=False), add_special_tokens=False)
         return bool(matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting())
 
 
