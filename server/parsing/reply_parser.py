@@ -49,9 +49,18 @@ class ReplyParser:
         self._marks = _shortest([*(pair[0] for pair in self._thoughts), *self._frames], self._forms)
         self._pattern = re.compile("|".join(map(re.escape, self._marks)))
         self._has_said = False  # since the reply, or a part of it that a frame or a thought set apart, began
+        self._tried_at: int | None = None  # the place on the tape from which it is tried whether a call begins
+        self._num_calls_before = 0  # that
         self._reading = self._read(open_thought)
         self.is_reasoning = bool(open_thought)
         self.is_done = False
+
+    @property
+    def num_held(self) -> int:
+        at = self._tape.at
+        if self._tried_at is not None and self.calls.num_calls == self._num_calls_before and not self.is_reasoning:
+            at = self._tried_at
+        return len(self._tape.text) - at + self._said.num_held
 
     def push(self, text: str) -> list[Part]:
         self._tape.text += text
@@ -97,6 +106,11 @@ class ReplyParser:
             self._parts.append(Content(self._said.flush()))
         self.is_done = self.calls.is_full
 
+    def _try(self) -> int:
+        """Where the tape stands. Nothing after it has a part yet, until a call or a thought has begun."""
+        self._tried_at, self._num_calls_before = self._tape.at, self.calls.num_calls
+        return self._tape.at
+
     @property
     def _may_be_calls(self) -> bool:
         return bool(self._wanted.schemas) and not self._has_said
@@ -105,7 +119,7 @@ class ReplyParser:
         """Whether what comes next is calls that no mark opens: of a family that writes them so, or, as small models do
         whatever their family, an object for each call and nothing else, also after calls that marks opened."""
         tape, schemas = self._tape, self._wanted.schemas
-        begin = tape.at
+        begin = self._try()
         yield from tape.skip_space()
         for form in self._forms:
             if form.is_whole_reply and not self.calls.num_calls and (yield from self._section(form)):
@@ -125,7 +139,7 @@ class ReplyParser:
 
     def _say(self) -> Wait[str]:
         """Say what comes before the next mark, which is returned and not passed; "" at the reply's end."""
-        tape = self._tape
+        tape, self._tried_at = self._tape, None
         while True:
             found = self._pattern.search(tape.text, tape.at) if self._marks else None
             if found is not None:
@@ -145,7 +159,7 @@ class ReplyParser:
     def _marked(self) -> Wait[bool]:
         """Whether the mark that comes next begins a thought, a frame or a call, which is read then."""
         tape = self._tape
-        begin, tape.lacks_text = tape.at, False
+        begin, tape.lacks_text = self._try(), False
         for opening, closing in () if self._has_said else self._thoughts:
             if (yield from tape.takes(opening)):
                 yield from self._think(closing)
