@@ -55,13 +55,14 @@ class Origin:
 class TokenNews:
     """A token of the reply. offset: where its text begins in the choice's text, an echoed prompt included.
 
-    text: what it adds to the decoded text, though a stop string may cut it off again; origin: None unless traced;
-    is_shown: false for the end token, and where a stop string has cut off all of the token's text.
+    text: what it adds to the decoded text, though a stop string may cut it off again; cut: the end of it that one has
+    cut off; origin: None unless traced; is_shown: false for the end token, and where all of its text is cut off.
     """
 
     logprobs: TokenLogprobs
     offset: int
     text: str = ""
+    cut: str = ""
     origin: Origin | None = None
     is_shown: bool = True
 
@@ -71,9 +72,9 @@ class ChoiceDelta:
     """What is new in one choice. num_tokens, num_reasoning: its completion tokens so far, and those spent on reasoning.
 
     token_ids: the new completion tokens, whose text may come in a later delta; news: an entry for each completion token
-    whose text is now final, where log probabilities or traces were asked for; steps: those since the last delta, where
-    they are traced. finish_reason, stats and the stop_string that ended the reply are in the last delta only;
-    prompt_logprobs are in the first only.
+    whose text is now final and in a part, where log probabilities or traces were asked for; steps: those since the last
+    delta, where they are traced. finish_reason, stats and the stop_string that ended the reply are in the last delta
+    only; prompt_logprobs are in the first only.
     """
 
     index: int
@@ -174,7 +175,7 @@ class Choice:
             if logprobs:
                 origin = self._take_origin()
                 self._last_step = origin.step if origin else 0
-                self._pending.append(TokenNews(logprobs[position], self._num_read, text, origin))
+                self._pending.append(TokenNews(logprobs[position], self._num_read, text, origin=origin))
             parts += self._read(text)
             if self.is_cut:
                 break
@@ -183,10 +184,13 @@ class Choice:
     def _read(self, text: str) -> list[Part]:
         """The parts that new text completes."""
         self._num_read += len(text)
-        parts = self._stopped(self._parser.push(text))
-        self._num_settled = self._num_read - self._stops.num_withheld
+        parts = self._stopped(merged(self._parser.push(text)))
+        self._settle()
         self.is_cut = self.is_cut or self._parser.is_done
         return parts
+
+    def _settle(self) -> None:
+        self._num_settled = self._num_read - self._parser.num_held - self._stops.num_withheld
 
     def _stopped(self, parts: Sequence[Part]) -> list[Part]:
         """The same parts up to a stop string, which only what is said can have: no thought and no call."""
@@ -205,12 +209,16 @@ class Choice:
         return shown
 
     def _settled_news(self, is_end: bool) -> list[TokenNews]:
-        """Tokens of whose text at least the beginning is final; at the end, all tokens."""
+        """Tokens whose text is final; at the end, all tokens."""
         news = []
-        while self._pending and (self._pending[0].offset < self._num_settled or is_end):
-            token = self._pending.popleft()
-            is_cut_away = self.is_cut and token.offset >= self._num_settled
-            news.append(replace(token, is_shown=False) if is_cut_away else token)
+        while self._pending:
+            token, num_final = self._pending[0], self._num_settled - self._pending[0].offset
+            if num_final < max(len(token.text), 1) and not is_end:
+                break
+            if self.is_cut and num_final < max(len(token.text), 1):
+                token = replace(token, cut=token.text[max(num_final, 0) :], is_shown=num_final > 0)
+            news.append(token)
+            self._pending.popleft()
         return news
 
     def _take_token_ids(self) -> Sequence[int]:
@@ -239,9 +247,10 @@ class Choice:
         if end is not None:
             self._pending.append(TokenNews(end, self._num_read, origin=self._take_origin(), is_shown=False))
         if self._stops.found is None:  # else what the parser holds came after it
-            parts += self._stopped(self._parser.flush(is_cut=finished.reason == "length" and not self.is_cut))
+            is_cut = finished.reason == "length" and not self.is_cut
+            parts += self._stopped(merged(self._parser.flush(is_cut)))
             parts.append(Content(self._stops.flush()))
-            self._num_settled = self._num_read - self._stops.num_withheld
+            self._settle()
         reason = "length" if self._is_silent else "stop" if self.is_cut else finished.reason
         if reason == "abort":
             raise unavailable("The request was aborted.", "aborted")

@@ -10,11 +10,11 @@ from typing import TypeVar, cast
 import msgspec
 
 from decoding.core.token_logprobs import TokenLogprobs
-from server.generation.choice import TokenNews
+from server.generation.choice import ChoicePlan, TokenNews
 from server.generation.detokenize import IncrementalText
 from server.prompts.encoding import EncodedPrompt
 from server.prompts.tokenizer import Tokenizer
-from server.schemas.chat import ChatLogprobs, TokenLogprob, TopLogprob
+from server.schemas.chat import TokenLogprob, TopLogprob
 from server.schemas.completions import CompletionLogprobs
 from server.schemas.replies import PromptLogprob, PromptLogprobs
 
@@ -50,7 +50,14 @@ class TokenNames:
     are_ids: bool = False
 
     def of(self, token_id: int) -> str:
-        return f"token_id:{token_id}" if self.are_ids else token_text(self.tokenizer.token_bytes(token_id))
+        return self.of_bytes(token_id, self.tokenizer.token_bytes(token_id))
+
+    def of_bytes(self, token_id: int, data: bytes) -> str:
+        """data: what is left of the token's bytes."""
+        return f"token_id:{token_id}" if self.are_ids else token_text(data)
+
+    def is_special(self, token_id: int) -> bool:
+        return (self.tokenizer.name_of(token_id) or "") in self.tokenizer.special_tokens
 
 
 def completion_logprobs(names: TokenNames, news: Sequence[TokenNews | None], first: str = "") -> CompletionLogprobs:
@@ -93,20 +100,35 @@ def prompt_news(
     ]
 
 
-def chat_logprobs(names: TokenNames, news: Sequence[TokenNews]) -> ChatLogprobs:
-    """The format of /v1/chat/completions."""
-    return {"content": [token_logprob(names, token.logprobs) for token in news], "refusal": None}
+def said_logprobs(
+    names: TokenNames, news: Sequence[TokenNews], plan: ChoicePlan, is_whole: bool = False
+) -> list[TokenLogprob]:
+    """The entries of chats and responses, whose bytes, joined, are those of the text: there is none for the end token,
+    for a special token that the text leaves out, and for what a stop string cut off.
+
+    is_whole: every token has its entry, as also where the plan shows what ended the reply.
+    """
+    if is_whole or plan.shows_stop:
+        return [_token_logprob(names, token.logprobs) for token in news]
+    hides_special = not plan.shows_special_tokens
+    return [
+        _token_logprob(names, token.logprobs, token.cut)
+        for token in news
+        if token.is_shown and not (hides_special and names.is_special(token.logprobs.token_id))
+    ]
 
 
-def token_logprob(names: TokenNames, entry: TokenLogprobs) -> TokenLogprob:
-    top = [_top(names, token_id, logprob) for token_id, logprob in entry.top]
-    whole: TokenLogprob = {**_top(names, entry.token_id, entry.logprob), "top_logprobs": top}
+def _token_logprob(names: TokenNames, entry: TokenLogprobs, cut: str = "") -> TokenLogprob:
+    """cut: the end of the token's text that is left out."""
+    data = names.tokenizer.token_bytes(entry.token_id)
+    top = [_top(names, token_id, logprob, names.tokenizer.token_bytes(token_id)) for token_id, logprob in entry.top]
+    own = _top(names, entry.token_id, entry.logprob, data[: len(data) - len(cut.encode())])
+    whole: TokenLogprob = {**own, "top_logprobs": top}
     return written(whole)
 
 
-def _top(names: TokenNames, token_id: int, logprob: float) -> TopLogprob:
-    data = names.tokenizer.token_bytes(token_id)
-    return {"token": names.of(token_id), "logprob": finite(logprob), "bytes": list(data)}
+def _top(names: TokenNames, token_id: int, logprob: float, data: bytes) -> TopLogprob:
+    return {"token": names.of_bytes(token_id, data), "logprob": finite(logprob), "bytes": list(data)}
 
 
 def prompt_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprobs | None]) -> PromptLogprobs:

@@ -220,7 +220,8 @@ class CallReader:
         self._calls.show('"' if is_text else as_json("".join(pieces), types))
 
     def _keywords(self, name: str) -> Wait[bool]:
-        """Python's keyword arguments, which are known once their closing bracket has come."""
+        """Python's keyword arguments, which are known once their closing bracket has come: a call that was cut before
+        that has none."""
         tape = self._tape
         if name not in self._schemas:
             return False
@@ -238,6 +239,8 @@ class CallReader:
                     break
                 depth -= 1
             tape.at += 1
+        if not letter and tape.is_cut:
+            return self._start(name)
         names = tuple(self._schemas[name].get("properties") or ())
         arguments = keywords_as_json(tape.text[begin : tape.at], names) if letter else None
         if arguments is None or not self._start(name):

@@ -39,14 +39,17 @@ Part = Content | Reasoning | CallStart | CallArguments
 
 class Parser(Protocol):
     """Turns text into parts; `flush` ends the reply. is_reasoning: the next text is reasoning. is_done: the reply may
-    be stopped, because later text would be dropped. is_cut: the reply was to go on, so that the beginning of a call is
-    no text."""
+    be stopped, because later text would be dropped. num_held: characters at the text's end that no part has yet.
+    is_cut: the reply was to go on, so that the beginning of a call is no text."""
 
     @property
     def is_reasoning(self) -> bool: ...
 
     @property
     def is_done(self) -> bool: ...
+
+    @property
+    def num_held(self) -> int: ...
 
     def push(self, text: str) -> list[Part]: ...
 
@@ -58,6 +61,7 @@ class PlainParser:
 
     is_reasoning = False
     is_done = False
+    num_held = 0
 
     def push(self, text: str) -> list[Part]:
         return [Content(text)] if text else []

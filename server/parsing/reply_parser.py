@@ -49,16 +49,25 @@ class ReplyParser:
         self._marks = _shortest([*(pair[0] for pair in self._thoughts), *self._frames], self._forms)
         self._pattern = re.compile("|".join(map(re.escape, self._marks)))
         self._has_said = False  # since the reply, or a part of it that a frame or a thought set apart, began
+        self._tried_at: int | None = None  # the place on the tape from which it is tried whether a call begins
+        self._num_calls_before = 0  # that
         self._reading = self._read(open_thought)
         self.is_reasoning = bool(open_thought)
-        self.is_done = self._is_cut = False
+        self.is_done = False
+
+    @property
+    def num_held(self) -> int:
+        at = self._tape.at
+        if self._tried_at is not None and self.calls.num_calls == self._num_calls_before and not self.is_reasoning:
+            at = self._tried_at
+        return len(self._tape.text) - at + self._said.num_held
 
     def push(self, text: str) -> list[Part]:
         self._tape.text += text
         return self._advance()
 
     def flush(self, is_cut: bool = False) -> list[Part]:
-        self._tape.is_ended, self._is_cut = True, is_cut
+        self._tape.is_ended, self._tape.is_cut = True, is_cut
         return self._advance()
 
     def push_call(self, name: str, arguments: str) -> list[Part]:
@@ -89,7 +98,7 @@ class ReplyParser:
                 break
             if (yield from self._marked()):
                 continue
-            if self._is_cut and self._tape.lacks_text:
+            if self._tape.is_cut_here:
                 break
             self._show(mark)
             self._tape.at += len(mark)
@@ -97,31 +106,40 @@ class ReplyParser:
             self._parts.append(Content(self._said.flush()))
         self.is_done = self.calls.is_full
 
+    def _try(self) -> int:
+        """Where the tape stands. Nothing after it has a part yet, until a call or a thought has begun."""
+        self._tried_at, self._num_calls_before = self._tape.at, self.calls.num_calls
+        return self._tape.at
+
     @property
     def _may_be_calls(self) -> bool:
-        return bool(self._wanted.schemas) and not self._has_said and not self.calls.num_calls
+        return bool(self._wanted.schemas) and not self._has_said
 
     def _whole_reply(self) -> Wait[bool]:
         """Whether what comes next is calls that no mark opens: of a family that writes them so, or, as small models do
-        whatever their family, an object for each call and nothing else."""
+        whatever their family, an object for each call and nothing else, also after calls that marks opened."""
         tape, schemas = self._tape, self._wanted.schemas
-        begin = tape.at
+        begin = self._try()
         yield from tape.skip_space()
         for form in self._forms:
-            if form.is_whole_reply and (yield from self._section(form)):
+            if form.is_whole_reply and not self.calls.num_calls and (yield from self._section(form)):
                 return True
         tape.at = begin
         calls = [] if self._wanted.is_forced else (yield from read_bare_calls(tape, schemas, self._closings))
-        for name, arguments in calls[: self._wanted.max_calls]:
-            self.calls.start(name)
-            self.calls.show(arguments)
         if not calls:
-            tape.at = begin
-        return bool(calls)
+            begins_another = bool(self.calls.num_calls) and tape.is_cut_here and begin < len(tape.text)
+            tape.at = len(tape.text) if begins_another else begin
+            return begins_another
+        self._said.flush()
+        for name, arguments in calls:
+            if not self.calls.is_full:
+                self.calls.start(name)
+                self.calls.show(arguments)
+        return True
 
     def _say(self) -> Wait[str]:
         """Say what comes before the next mark, which is returned and not passed; "" at the reply's end."""
-        tape = self._tape
+        tape, self._tried_at = self._tape, None
         while True:
             found = self._pattern.search(tape.text, tape.at) if self._marks else None
             if found is not None:
@@ -129,7 +147,7 @@ class ReplyParser:
                 tape.at = found.start()
                 return found[0]
             held = max((overlap(tape.text[tape.at :], mark) for mark in self._marks), default=0)
-            if tape.is_ended and not (self._is_cut and self.calls.num_calls):
+            if tape.is_ended and not (tape.is_cut and self.calls.num_calls):
                 held = 0
             end = len(tape.text) - held
             self._show(tape.text[tape.at : end])
@@ -141,7 +159,7 @@ class ReplyParser:
     def _marked(self) -> Wait[bool]:
         """Whether the mark that comes next begins a thought, a frame or a call, which is read then."""
         tape = self._tape
-        begin, tape.lacks_text = tape.at, False
+        begin, tape.lacks_text = self._try(), False
         for opening, closing in () if self._has_said else self._thoughts:
             if (yield from tape.takes(opening)):
                 yield from self._think(closing)
@@ -173,7 +191,7 @@ class ReplyParser:
         tape.lacks_text = False
         while not self.calls.is_full and (yield from tape.takes_any(self._closings)):
             pass
-        if self._is_cut and tape.lacks_text:
+        if tape.is_cut_here:
             tape.at = len(tape.text)
 
     def _think(self, closing: str) -> Wait[None]:

@@ -10,6 +10,11 @@ class SpaceHolder:
         self._held = ""
         self._skips = False
 
+    @property
+    def num_held(self) -> int:
+        """In characters."""
+        return len(self._held)
+
     def push(self, text: str) -> str:
         text = self._held + text
         if self._skips:

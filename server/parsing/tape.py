@@ -33,16 +33,22 @@ def overlap(text: str, mark: str) -> int:
 
 
 class Tape:
-    """at: where reading goes on in `text`; is_ended: no more text will come; lacks_text: a reader wanted more then."""
+    """at: where reading goes on in `text`; is_ended: no more text will come; is_cut: though the reply was to go on;
+    lacks_text: a reader wanted more then."""
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
-        self.is_ended = self.lacks_text = False
+        self.is_ended = self.is_cut = self.lacks_text = False
 
     @property
     def is_read(self) -> bool:
         return self.at >= len(self.text)
+
+    @property
+    def is_cut_here(self) -> bool:
+        """Whether a reader wanted more text than a reply has that was cut."""
+        return self.is_cut and self.lacks_text
 
     def drop(self) -> None:
         """Forget what has been read; no place in it may be gone back to."""

@@ -59,6 +59,10 @@ class TemplateParser:
     def is_done(self) -> bool:
         return self._rest.calls.is_full
 
+    @property
+    def num_held(self) -> int:
+        return len(self._raw) + self._rest.num_held
+
     def push(self, text: str) -> list[Part]:
         for letter in text:
             self._raw += letter

@@ -34,10 +34,14 @@ class SpecialTokens:
 
     def __init__(self, names: Iterable[str]) -> None:
         known = frozenset(filter(None, names))
+        self._names = known
         self._pattern = re.compile(_longest(known)) if known else None
         beginnings = (name[:size] for name in known for size in range(1, len(name)))
         self._beginnings = frozenset(each for each in beginnings if not each.isalnum())  # letters alone are too common
         self._longest_beginning = max(map(len, self._beginnings), default=0)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
 
     def are_in(self, text: str) -> bool:
         """Whether the text has a special token's name."""

@@ -13,7 +13,7 @@ from decoding.core.stats import RequestStats
 from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta, TokenNews
 from server.generation.events import FoldedChoice
-from server.generation.logprobs import TokenNames, chat_logprobs, prompt_logprobs
+from server.generation.logprobs import TokenNames, prompt_logprobs, said_logprobs
 from server.generation.report import speculation_report
 from server.generation.trace import trace
 from server.generation.usage import UsageCount
@@ -49,10 +49,11 @@ class ChatSerializer:
         if any(isinstance(part, CallStart) for part in delta.parts):
             self._calling.add(index)
         choices = [_chunk_choice(index, part_delta(part)) for part in delta.parts]
-        if (delta.news or delta.steps or (self.body.return_token_ids and delta.token_ids)) and not choices:
+        logprobs = self._logprobs(index, delta.news)
+        if not choices and self._has_news(delta, logprobs):
             choices.append(_chunk_choice(index, {}))
         if choices:  # the first chunk of a delta reports its tokens, and the others do not repeat them
-            choices[0]["logprobs"] = self._logprobs(delta.news)
+            choices[0]["logprobs"] = logprobs
             self._add_token_ids(choices[0], delta)
             self._add_trace(choices[0], delta)
         for choice in choices:
@@ -95,7 +96,7 @@ class ChatSerializer:
         whole: ChatChoice = {
             "index": choice.last.index,
             "message": message,
-            "logprobs": self._logprobs(choice.news),
+            "logprobs": self._logprobs(choice.last.index, choice.news),
             "finish_reason": finish_reason(reason, "tool_calls" in message),
         }
         self._add_token_ids(whole, choice)
@@ -109,9 +110,19 @@ class ChatSerializer:
             return True
         return bool(delta.parts) and isinstance(delta.parts[0], CallStart)
 
-    def _logprobs(self, news: Sequence[TokenNews]) -> ChatLogprobs | None:
+    def _has_news(self, delta: ChoiceDelta, logprobs: ChatLogprobs | None) -> bool:
+        """Whether a delta without parts has something to tell."""
+        if self.body.speculation.trace and (delta.news or delta.steps):
+            return True
+        has_ids = self.body.return_token_ids and len(delta.token_ids) > 0
+        return has_ids or (logprobs is not None and len(logprobs["content"]) > 0)
+
+    def _logprobs(self, index: int, news: Sequence[TokenNews]) -> ChatLogprobs | None:
+        if not self.body.logprobs:
+            return None
         names = TokenNames(self.call.tokenizer, self.body.return_tokens_as_token_ids)
-        return chat_logprobs(names, news) if self.body.logprobs else None
+        content = said_logprobs(names, news, self.call.plans[index], self.body.return_token_ids)
+        return {"content": content, "refusal": None}
 
     def _add_token_ids(self, choice: ChatChoice | ChatChunkChoice, news: ChoiceDelta | FoldedChoice) -> None:
         if self.body.return_token_ids:

@@ -12,7 +12,7 @@ from server.endpoints.responses.items import ResponseItems
 from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta
 from server.generation.events import FoldedChoice
-from server.generation.logprobs import TokenNames, token_logprob
+from server.generation.logprobs import TokenNames, said_logprobs
 from server.generation.report import speculation_report
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError
@@ -68,7 +68,7 @@ class ResponseSerializer:
     def _grow(self, delta: ChoiceDelta) -> Iterator[ResponseEvent]:
         names = TokenNames(self.call.tokenizer)
         if self.body.wants_logprobs:
-            self._logprobs += [token_logprob(names, news.logprobs) for news in delta.news]
+            self._logprobs += said_logprobs(names, delta.news, self.call.plans[0])
         for part in delta.parts:
             logprobs: list[TokenLogprob] = []
             if isinstance(part, Content):

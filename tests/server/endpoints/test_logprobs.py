@@ -7,6 +7,7 @@ import pytest
 
 from tests.server.endpoints.test_chat import events_of
 from tests.server.endpoints.test_completions import read_stream
+from tests.server.endpoints.test_tools import TIME
 from tests.server.servers import RunningServer
 
 ENDINGS: list[tuple[dict[str, Any], str, list[str]]] = [
@@ -31,12 +32,44 @@ def test_there_is_one_for_each_generated_token(
     assert choice["logprobs"]["text_offset"] == list(range(len(tokens)))
     events = read_stream(server, prompt=prompt, logprobs=1, **body)
     assert [token for event in events for token in event["choices"][0]["logprobs"]["tokens"]] == tokens
-    chat = server.chat(prompt, logprobs=True, **body).json()["choices"][0]
-    assert [token["token"] for token in chat["logprobs"]["content"]] == tokens
-    pieces = [
-        event["choices"][0]["logprobs"] for event in events_of(server.chat(prompt, logprobs=True, stream=True, **body))
-    ]
-    assert [token for piece in pieces if piece for token in piece["content"]] == chat["logprobs"]["content"]
+    for extra in ({"return_token_ids": True}, {"include_stop_str_in_output": True}):
+        chat = server.chat(prompt, logprobs=True, **body, **extra).json()["choices"][0]
+        assert [token["token"] for token in chat["logprobs"]["content"]] == tokens
+
+
+def entries_of(server: RunningServer, prompt: str, **fields: Any) -> tuple[str, list[Any]]:
+    """The content of a chat and its log probabilities, which are the same streamed."""
+    choice = server.chat(prompt, logprobs=True, **fields).json()["choices"][0]
+    chunks = [event["choices"][0] for event in events_of(server.chat(prompt, logprobs=True, stream=True, **fields))]
+    entries = choice["logprobs"]["content"]
+    assert [entry for chunk in chunks for entry in (chunk["logprobs"] or {"content": []})["content"]] == entries
+    assert "".join(chunk["delta"].get("content") or "" for chunk in chunks) == choice["message"]["content"]
+    assert all(chunk["delta"] or chunk["finish_reason"] for chunk in chunks), "no chunk has entries alone"
+    return choice["message"]["content"], entries
+
+
+@pytest.mark.parametrize("per_step", [1, 2, 20])
+@pytest.mark.parametrize("say", ["ab", "", "abXYc", "abcdefgh", "aXbX\u20ac", "a b\nXY", "<tool_call>XY"])
+@pytest.mark.parametrize("fields", [{}, {"tools": [TIME]}])
+def test_those_of_a_chat_join_to_its_content(
+    server: RunningServer, say: str, per_step: int, fields: dict[str, Any]
+) -> None:
+    prompt = json.dumps({"say": say, "per_step": per_step})
+    content, entries = entries_of(server, prompt, stop=["XY"], max_tokens=20, **fields)
+    assert content == say.partition("XY")[0]
+    assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == content
+    if say.isascii():
+        assert [entry["token"] for entry in entries] == list(content)
+
+
+@pytest.mark.parametrize("per_step", [1, 2, 20])
+def test_those_of_a_chat_leave_out_special_tokens_that_its_content_does(server: RunningServer, per_step: int) -> None:
+    prompt = json.dumps({"say": "a", "per_step": per_step})
+    fields = {"ignore_eos": True, "max_tokens": 4, "seed": 1}
+    content, entries = entries_of(server, prompt, **fields)
+    assert (len(content), [entry["token"] for entry in entries]) == (3, list(content))
+    shown, entries = entries_of(server, prompt, skip_special_tokens=False, **fields)
+    assert (shown, [entry["token"] for entry in entries]) == (f"a<|end|>{content[1:]}", ["a", "<|end|>", *content[1:]])
 
 
 def test_a_continuation_is_scored_to_its_last_token_where_an_end_token_follows(server: RunningServer) -> None:
@@ -53,7 +86,9 @@ def test_a_continuation_is_scored_to_its_last_token_where_an_end_token_follows(s
 def test_a_response_has_the_same_plain_and_streamed(server: RunningServer, per_step: int) -> None:
     body: dict[str, Any] = {"input": json.dumps({"say": "ab", "per_step": per_step}), "top_logprobs": 0}
     plain = server.http.post("/v1/responses", json=body).json()["output"][0]["content"][0]["logprobs"]
-    assert [token["token"] for token in plain] == ["a", "b", "<|end|>"]
+    assert [token["token"] for token in plain] == ["a", "b"]
+    shown = server.http.post("/v1/responses", json=body | {"include_stop_str_in_output": True}).json()["output"][0]
+    assert [token["token"] for token in shown["content"][0]["logprobs"]] == ["a", "b", "<|end|>"]
     streamed = server.http.post("/v1/responses", json=body | {"stream": True}).text
     last = json.loads(streamed.rstrip().rpartition("data: ")[2])
     assert last["response"]["output"][0]["content"][0]["logprobs"] == plain

@@ -83,7 +83,9 @@ def test_a_stop_sequence_is_reported_where_the_text_has_it(thinker: RunningServe
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("per_step", [1, 5, 90])
-def test_each_token_has_its_log_probability(thinker: RunningServer, stream: bool, per_step: int) -> None:
+def test_each_token_before_the_stop_string_has_its_log_probability(
+    thinker: RunningServer, stream: bool, per_step: int
+) -> None:
     say = "<think>END</think>\n\nyes EN END no"
     body = {"stop": ["END"], "logprobs": True, "stream": stream, "stream_options": {"include_usage": True}}
     reply = thinker.chat(json.dumps({"say": say, "per_step": per_step}), **body)
@@ -96,8 +98,8 @@ def test_each_token_has_its_log_probability(thinker: RunningServer, stream: bool
         for entry in (choice["logprobs"] or {"content": []})["content"]
     ]
     usage = chunks[-1]["usage"]
-    assert "".join(entry["token"] for entry in entries) == say.removesuffix(" no")
-    assert usage["completion_tokens"] == len(entries)
+    assert "".join(entry["token"] for entry in entries) == say.removesuffix("END no")
+    assert usage["completion_tokens"] == len(entries) + len("END")
     assert usage["completion_tokens_details"]["reasoning_tokens"] == len("END</think>")
 
 

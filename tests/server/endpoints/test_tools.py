@@ -137,6 +137,19 @@ def test_the_first_chunk_has_null_content_where_nothing_is_said_before_a_call(
         assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": None}
 
 
+def test_a_call_without_marks_that_is_cut_is_kept_as_far_as_it_goes(server: RunningServer) -> None:
+    bare = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+    fields: dict[str, Any] = {"tools": [WEATHER], "max_tokens": 2 * len(bare) - 4}
+    plain = server.chat(script_of(f"{bare}\n{bare}"), **fields).json()["choices"][0]
+    calls = [call["function"]["arguments"] for call in plain["message"]["tool_calls"]]
+    assert (calls, plain["message"]["content"]) == (['{"city": "Oslo"}', '{"city": "Os'], None)
+    chunks = events_of(server.chat(script_of(f"{bare}\n{bare}"), **fields, stream=True))
+    deltas = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
+    pieces = [[each["function"]["arguments"] for each in deltas if each["index"] == index] for index in (0, 1)]
+    assert ["".join(each) for each in pieces] == calls
+    assert plain["finish_reason"] == chunks[-1]["choices"][0]["finish_reason"] == "length"
+
+
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {}}}}
 
 
@@ -163,7 +176,7 @@ def test_only_allowed_tools_are_shown_and_called(server: RunningServer, mode: st
     reply = server.chat(
         '{"tell": true, "per_step": 900}', tools=[WEATHER, TIME], tool_choice=choice, logprobs=True, max_tokens=3000
     ).json()
-    tokens = reply["choices"][0]["logprobs"]["content"][:-1]
+    tokens = reply["choices"][0]["logprobs"]["content"]
     request = json.loads(bytes(byte for token in tokens for byte in token["bytes"]))
     prompt = bytes(request["prompt"]).decode()
     assert '"time"' in prompt

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.parsing.parts import Content, Part, Reasoning
+from server.parsing.parts import CallStart, Content, Part, Reasoning, merged
 from server.parsing.reply_parser import CallsWanted
 from server.parsing.template_parser import TemplateParser, load_response_template
 from tests.server.parsing.family_replies import ARGUMENTS, HERMES, JSON
@@ -190,6 +190,53 @@ def test_calls_without_marks_are_calls_where_the_reply_is_nothing_else(text: str
     ]
     check(text, expected or [Content(text)])
     check(f"<think>hm</think>\n{text}", [Reasoning("hm"), *(expected or [Content(text)])], "hermes", "think")
+
+
+@pytest.mark.parametrize(
+    "begin", ["", "```json\n", f"{NOW}\n", f"{BARE}\n", f"```\n{BARE}\n", f"{BARE}\n</tool_call>\n"]
+)
+def test_a_call_without_marks_that_is_cut_is_a_call_as_far_as_it_goes(begin: str) -> None:
+    """It is one once its name has come; what comes before that is text where it is all there is."""
+    before = read([begin], parser_of(), is_cut=True) if "{" in begin else ()
+    num_before = len(before) // 2
+    for size in range(len(BARE)):
+        reply = begin + BARE[:size]
+        parts = read([reply], parser_of(), is_cut=True)
+        has_name, rest = size > BARE.index('",'), call(num_before, "weather", BARE[BARE.index(": {") + 2 : size])
+        expected = [*before, *(merged(rest) if has_name else ())]
+        assert list(parts) == (expected or [Content(reply)] * bool(reply)), reply
+        assert read(list(reply), parser_of(), is_cut=True) == parts
+        if size:
+            assert said(read([reply], parser_of())), "it ended of itself, and is no call"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{BARE}\nSo I",
+        f"So: {BARE[:-9]}",
+        '{"name": "other", "arguments": {"ci',
+        '{"name": "weather", "arguments": {"city": "Rome"}, "comment": "x',
+        '{"name": "weather", "arguments": {"city": 7}}\n{"name": "weather", "arg',
+    ],
+)
+def test_a_cut_reply_that_is_not_calls_alone_is_text(text: str) -> None:
+    assert read([text], parser_of(), is_cut=True) == (Content(text),)
+
+
+def test_calls_without_marks_may_follow_calls_between_marks() -> None:
+    check(
+        f"Let me see. {NOW}\n{BARE}\n</tool_call>",
+        [Content("Let me see."), *call(0, "now", "{}"), *call(1, "weather", CITY)],
+    )
+    check(f"{NOW}\n{BARE} as asked", [*call(0, "now", "{}"), Content(f"\n{BARE} as asked")])
+
+
+def test_a_python_call_that_is_cut_is_a_call_without_arguments() -> None:
+    assert read(["[now(), weather(city='R"], parser_of("pythonic"), is_cut=True)[-1] == CallStart(1, "id1", "weather")
+    text = "[weather(city='R"
+    assert read([text], parser_of("pythonic"), is_cut=True) == (CallStart(0, "id0", "weather"),)
+    assert read([text], parser_of("pythonic")) == (Content(text),)
 
 
 def test_what_cannot_be_a_call_without_marks_is_said_at_once() -> None:
