@@ -10,7 +10,7 @@ from server.config import ServerSettings
 from tests.server.servers import make_model_folder, running_server, wait_until
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+DEPLOYMENT = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `((?:gander|vllm|process)[\w:]+)` \| (gauge|counter|histogram) \|([\w, ]*)\| \S.* \|$", re.M)
 
 
@@ -40,7 +40,7 @@ def test_the_page_and_the_server_name_the_same_metrics(tmp_path: Path) -> None:
 def test_every_rule_and_alert_is_on_a_page() -> None:
     rules = (ROOT / "deploy" / "prometheus" / "rules" / "gander.yml").read_text()
     for name in re.findall(r"- (?:record|alert): (\S+)", rules):
-        assert f"| `{name}` |" in PAGE + OPERATIONS
+        assert f"| `{name}` |" in PAGE + DEPLOYMENT
 
 
 def test_the_picture_is_there_and_small() -> None:
