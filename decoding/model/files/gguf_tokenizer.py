@@ -39,7 +39,8 @@ def tokenizer_text(file: GgufFile) -> str:
             convert_gguf_tokenizer,
         )
     except ImportError:
-        raise ConfigError("a GGUF file's tokenizer needs transformers 5.23 or newer") from None
+        needed = "transformers>=5.19"
+        raise ConfigError(f"a GGUF file's tokenizer needs {needed}: pip install -U '{needed}'") from None
 
     tokens = _tokens(file)
     given = {
