@@ -39,8 +39,8 @@ def tokenizer_text(file: GgufFile) -> str:
             convert_gguf_tokenizer,
         )
     except ImportError:
-        needed = "transformers>=5.19"
-        raise ConfigError(f"a GGUF file's tokenizer needs {needed}: pip install -U '{needed}'") from None
+        package = "transformers>=5.19"
+        raise ConfigError(f"a GGUF file's tokenizer needs {package}: pip install -U '{package}'") from None
 
     tokens = _tokens(file)
     given = {
