@@ -15,8 +15,9 @@ from server.grammars.free_text import FreeText
 from server.grammars.lark_rules import LarkRules, expression, quoted
 from server.grammars.schema import argument_schema
 from server.grammars.schema_parts import without_annotations
-from server.http.errors import invalid
-from server.parsing.reply_format import ReplyFormat
+from server.http.errors import ApiError, invalid
+from server.http.notices import tell
+from server.parsing.reply_format import CallForm, ReplyFormat
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
 
@@ -56,6 +57,9 @@ def chat_constraint(
         raise invalid(f"tools and {form.param} cannot be given together.", form.param)
     called = [tool for tool in tools if choice.mode != "named" or tool.function.name == choice.name]
     schemas = {tool.function.name: _arguments(tool, is_forced, settings) for tool in called}
+    for tool in called if is_forced else ():
+        if not tool.function.strict and tool.text_form is None:
+            schemas[tool.function.name] = _writable(tool, schemas[tool.function.name], format_.calls[0], special_id)
     texts = {tool.function.name: tool.text_form for tool in called if tool.text_form is not None}
     for form_of_text in texts.values():
         check_text(form_of_text.definition, "tools", settings.max_grammar_bytes)
@@ -81,6 +85,21 @@ def _arguments(tool: Tool, is_forced: bool, settings: ServerSettings) -> Mapping
         return {"type": "object"}
     schema_text(tool.function.parameters, "tools", settings)
     return without_annotations(argument_schema(tool))
+
+
+def _writable(
+    tool: Tool, schema: Mapping[str, Any], form: CallForm, special_id: Callable[[str], int | None]
+) -> Mapping[str, Any]:
+    """The schema, where the form of this model's calls can hold its arguments to it; else that of any object, of which
+    the client is told."""
+    try:
+        CallGrammar(LarkRules(special_id), form, {tool.function.name: schema})
+    except ApiError as error:
+        if error.code != "invalid_schema":
+            raise
+        tell(f"{error.message} It is not strict: any object is taken.")
+        return {"type": "object"}
+    return schema
 
 
 def _thought(format_: ReplyFormat, open_thought: str, rules: LarkRules) -> str:

@@ -15,7 +15,7 @@ from server.generation.prepare import prepare
 from server.generation.response_store import ResponseStore, StoredResponse, written_items
 from server.http.auth import caller_of
 from server.http.body import takes
-from server.http.errors import invalid, naming
+from server.http.errors import ApiError, invalid, naming
 from server.http.sender import sender_of
 from server.schemas import response_replies
 from server.schemas.responses import InputItem, ResponseRequest
@@ -63,6 +63,13 @@ async def create_response(request: Request) -> Response:
         )
         serializer = ResponseSerializer(call, body, is_kept, keep)
         return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
+
+
+@router.post("/v1/responses/compact", responses=error_replies(404))
+async def compact() -> Response:
+    """Refused by a sentence: OpenAI's own summary is sealed, and no other server can make it."""
+    message = "This server does not compact conversations: let the client shorten its own, or send less of it."
+    raise ApiError(404, message, None, "unsupported_endpoint")
 
 
 @router.post(

@@ -160,3 +160,10 @@ def test_a_thought_comes_back_in_its_encrypted_content(tmp_path: Path) -> None:
             assert "[assistant]\nhm \u20ac;yes\n" in prompt_of(server, [sent_back, answer])
         others = item | {"content": None, "encrypted_content": "gAAAAAB"}
         assert "[assistant]\n;yes\n" in prompt_of(server, [others, answer])
+
+
+def test_compacting_is_refused_by_a_sentence(server: RunningServer) -> None:
+    refused = server.http.post("/v1/responses/compact", json={"model": "toy", "input": "hi"})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (404, "unsupported_endpoint")
+    assert "does not compact" in error["message"]

@@ -24,9 +24,9 @@ WAYS = {"json": "hermes", "raw": "qwen3_coder", "marked": "glm4", "python": "lfm
 OTHERS = [name for way, name in WAYS.items() if way != "json"]
 
 
-def verdicts(model: Model, name: str, parameters: Any, *arguments: Any) -> list[bool]:
+def verdicts(model: Model, name: str, parameters: Any, *arguments: Any, is_strict: bool = False) -> list[bool]:
     """Whether calls with these arguments are whole replies."""
-    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": is_strict}}]
     constraint = constraint_of(model, REQUIRED | {"tools": tools}, format_of(name))
     return [model.read(constraint, pieces_of(name, ("f", each))) == "whole" for each in arguments]
 
@@ -156,14 +156,20 @@ def test_a_keyword_stands_before_each_of_its_values(model: Model) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_a_format_cannot_keep_to_is_refused(model: Model, name: str) -> None:
+def test_what_a_format_cannot_keep_to_is_refused_where_the_tool_is_strict_and_else_told(
+    model: Model, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("server.grammars.chat_constraint.tell", told.append)
     for parameters, match in (
         (of(a={"type": "integer"}) | {"patternProperties": {"^x": {"type": "integer"}}}, "'f' has patternProperties"),
         (of(a={"type": "object", "$ref": "#/$defs/A"}) | {"$defs": {"A": {"$ref": "#/$defs/A"}}}, "refers to itself"),
     ):
         with pytest.raises(ApiError, match=match) as caught:
-            verdicts(model, name, parameters)
+            verdicts(model, name, parameters, is_strict=True)
         assert caught.value.code == "invalid_schema"
+        assert verdicts(model, name, parameters, {"b": "any"}) == [True]
+        assert told.pop().startswith("The schema of the tool 'f' ")
 
 
 @pytest.mark.parametrize("name", WAYS.values(), ids=WAYS)
