@@ -1,5 +1,4 @@
-"""POST /tokenize and /detokenize, text and messages to token ids as this server encodes them, and back; and GET
-/tokenizer_info, what there is to know of them."""
+"""POST /tokenize and /detokenize: text and messages to token ids as this server encodes them, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from server.prompts.conversation import ChatInput, conversation_of, require_temp
 from server.prompts.encoding import PromptReading, encode_rendered, encode_text, require_in_vocabulary
 from server.prompts.served_model import ServedModel
 from server.prompts.special_tokens import MarkedText
-from server.schemas.catalog import DetokenizeReply, DetokenizeRequest, TokenizeReply, TokenizeRequest, TokenizerInfo
+from server.schemas.catalog import DetokenizeReply, DetokenizeRequest, TokenizeReply, TokenizeRequest
 from server.schemas.tools import HostedTool
 from server.service import service_of
 
@@ -70,30 +69,6 @@ def _conversation(body: TokenizeRequest, model: ServedModel) -> tuple[ChatTempla
         continue_final_message=body.continue_final_message,
     )
     return template, conversation
-
-
-@router.get("/tokenizer_info", responses=error_replies(503))
-async def tokenizer_info(request: Request) -> TokenizerInfo:
-    """The special tokens and the chat template, for clients that have no tokenizer of their own."""
-    model = service_of(request).require_ready()
-    template, tokenizer = model.chat_template, model.tokenizer
-    begun, ends = tokenizer.encode(""), model.engine.eos_token_ids
-    by_itself = {
-        "bos_token": tokenizer.name_of(begun[0]) if begun else None,
-        "eos_token": tokenizer.name_of(ends[0]) if ends else None,
-    }
-
-    def named(name: str) -> str | None:
-        return (None if template is None else template.special_token(name)) or by_itself.get(name)
-
-    return TokenizerInfo(
-        tokenizer_class="PreTrainedTokenizerFast",
-        bos_token=named("bos_token"),
-        eos_token=named("eos_token"),
-        pad_token=named("pad_token"),
-        unk_token=named("unk_token"),
-        chat_template=None if template is None else template.default_source,
-    )
 
 
 @router.post("/detokenize", responses=error_replies(400, 404, 413, 415, 503), openapi_extra=takes(DetokenizeRequest))

@@ -68,15 +68,6 @@ class ChatTemplate:
         self.is_clients = is_clients
         self._process = TemplateProcess(sources)
 
-    @property
-    def default_source(self) -> str:
-        """The template's text."""
-        return self._sources["default"]
-
-    def special_token(self, name: str) -> str | None:
-        """The text of the special token that templates call so (bos_token)."""
-        return self._special_tokens.get(name)
-
     def start(self) -> None:
         """Have the template compiled. Blocks. Raises TemplateRefusal where it is none, or takes too long."""
         self._process.start()

@@ -95,17 +95,6 @@ class DetokenizeReply(TypedDict):
     prompt: str
 
 
-class TokenizerInfo(TypedDict):
-    """What evaluation harnesses ask of a tokenizer that they do not have. A token that the model lacks is null."""
-
-    tokenizer_class: str
-    bos_token: str | None
-    eos_token: str | None
-    pad_token: str | None
-    unk_token: str | None
-    chat_template: str | None
-
-
 class SleepReply(TypedDict):
     is_sleeping: bool
 

@@ -7,7 +7,7 @@ import pytest
 
 from server.config import ServerSettings
 from server.http.notices import NOTICE, UnknownFields
-from tests.server.servers import CHAT_TEMPLATE, RunningServer, make_model_folder, running_server
+from tests.server.servers import RunningServer, make_model_folder, running_server
 
 
 def test_models_are_listed_and_found(server: RunningServer) -> None:
@@ -87,23 +87,6 @@ def test_names_of_models_may_be_patterns(tmp_path: Path) -> None:
             assert status == 404 or reply.json()["model"] == name
         assert server.get("/v1/models/claude-x").json()["id"] == "claude-x"
     assert ServerSettings(model=str(folder), served_model_name="*").model_name == "toy"
-
-
-def test_special_tokens_and_template_are_told_to_clients_without_a_tokenizer(
-    tmp_path: Path, server: RunningServer
-) -> None:
-    told = server.get("/tokenizer_info").json()
-    assert told == {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": None,
-        "eos_token": "<|end|>",
-        "pad_token": None,
-        "unk_token": None,
-        "chat_template": CHAT_TEMPLATE,
-    }
-    with running_server(ServerSettings(model=str(make_model_folder(tmp_path / "toy", None)), drain_seconds=1)) as bare:
-        told = bare.get("/tokenizer_info").json()
-        assert (told["eos_token"], told["chat_template"]) == ("<|end|>", None)
 
 
 def test_version_and_health_answer(server: RunningServer) -> None:
