@@ -143,8 +143,8 @@ SERVER = {
     """,
     "metrics": "totals exposition vllm_names metrics",
     "prompts": """
-        model_check model_files special_tokens message_forms jinja_template template_process chat_template tokenizer
-        served_model encoding conversation
+        model_check model_files tokenizer_config special_tokens message_forms jinja_template template_process
+        chat_template tokenizer served_model encoding conversation
     """,
     "grammars": """
         keywords disjoint schema constraint lark_rules json_regex text_grammar text_values schema_parts

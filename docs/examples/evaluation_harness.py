@@ -4,7 +4,11 @@ It was run with lm-eval 0.4.13:
 
     python -m venv clients && clients/bin/pip install 'lm-eval[api]' transformers
     gander serve & until curl -sf http://127.0.0.1:8000/ready; do sleep 1; done
+    clients/bin/python docs/examples/evaluation_harness.py
     clients/bin/python docs/examples/evaluation_harness.py --tokenizer decoding/gosling
+
+The first tokenizes through the server (/tokenize, /tokenizer_info), which also works where the model is a GGUF file.
+The second has the tokenizer's own files.
 
 The harness scores a continuation by echoing it, generating one more token and dropping that one. The right answers here
 are the model's own replies, after which it ends, so the dropped token is the end token. The harness's score of each is
@@ -65,10 +69,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:8000/v1")
     parser.add_argument("--model", default="gosling")
-    parser.add_argument("--tokenizer", required=True, help="A folder or name that transformers knows")
+    parser.add_argument(
+        "--tokenizer", help="A folder or name that transformers knows; the server's where it is left out"
+    )
     arguments = parser.parse_args()
     harness = {"base_url": f"{arguments.url}/completions", "model": arguments.model, "max_length": 2048}
-    harness |= {"tokenizer_backend": "huggingface", "tokenizer": arguments.tokenizer, "num_concurrent": 4}
+    harness |= {"tokenizer_backend": "remote", "num_concurrent": 4}
+    if arguments.tokenizer is not None:
+        harness |= {"tokenizer_backend": "huggingface", "tokenizer": arguments.tokenizer}
     with OpenAI(base_url=arguments.url, api_key="none") as client, tempfile.TemporaryDirectory() as folder:
         documents = []
         for opening in OPENINGS:

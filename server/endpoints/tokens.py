@@ -1,4 +1,5 @@
-"""POST /tokenize and /detokenize: text and messages to token ids as this server encodes them, and back."""
+"""POST /tokenize and /detokenize: text and messages to token ids as this server encodes them, and back. GET
+/tokenizer_info: what clients must know to do with these without the tokenizer's files."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from server.prompts.conversation import ChatInput, conversation_of, require_temp
 from server.prompts.encoding import PromptReading, encode_rendered, encode_text, require_in_vocabulary
 from server.prompts.served_model import ServedModel
 from server.prompts.special_tokens import MarkedText
-from server.schemas.catalog import DetokenizeReply, DetokenizeRequest, TokenizeReply, TokenizeRequest
+from server.schemas.catalog import DetokenizeReply, DetokenizeRequest, TokenizeReply, TokenizeRequest, TokenizerInfo
 from server.schemas.tools import HostedTool
 from server.service import service_of
 
@@ -84,3 +85,18 @@ async def detokenize(request: Request) -> DetokenizeReply:
 def _detokenized(body: DetokenizeRequest, model: ServedModel) -> DetokenizeReply:
     require_in_vocabulary(body.tokens, model.engine.vocab_size, "tokens")
     return DetokenizeReply(prompt=model.tokenizer.decode(body.tokens, skip_special_tokens=False))
+
+
+@router.get("/tokenizer_info", responses=error_replies(503))
+async def tokenizer_info(request: Request) -> TokenizerInfo:
+    """The tokenizer's class, its special tokens and the chat template, as vLLM names them."""
+    model = service_of(request).require_ready()
+    named = model.tokenizer.named
+    return {
+        "tokenizer_class": model.tokenizer.class_name,
+        "bos_token": named.get("bos_token"),
+        "eos_token": named.get("eos_token"),
+        "pad_token": named.get("pad_token"),
+        "unk_token": named.get("unk_token"),
+        "chat_template": None if model.chat_template is None else model.chat_template.source,
+    }

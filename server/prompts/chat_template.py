@@ -5,7 +5,6 @@ Owns the names that templates get, and what is read off their text; knows nothin
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -21,12 +20,11 @@ from server.prompts.jinja_template import TemplateRefusal
 from server.prompts.model_files import ModelFiles
 from server.prompts.special_tokens import MarkedText, unused_mark
 from server.prompts.template_process import TemplateProcess
+from server.prompts.tokenizer_config import CONFIG_FILE, read_tokenizer_config, special_token_texts
 
 AUTOMATIC = ReplyFormats()
 LOG = logging.getLogger("gander.prompts")
 TEMPLATE_FILE = "chat_template.jinja"
-CONFIG_FILE = "tokenizer_config.json"
-SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 TOOL_TEMPLATE = "tool_use"  # the name of the template for tools, where a model has two
 NULL_CONTENT = re.compile(r"""content['"]?[\])]*\s*(?:is\s+(?:not\s+)?|[!=]=\s*)[nN]one\b""")
 
@@ -78,6 +76,11 @@ class ChatTemplate:
     def knows(self, name: str) -> bool:
         """Whether `name` occurs in the template."""
         return name in self.text
+
+    @property
+    def source(self) -> str:
+        """The template's text; of several, the one for conversations without tools."""
+        return self._sources["default"]
 
     @property
     def asks_for_null(self) -> bool:
@@ -144,13 +147,7 @@ def load_chat_template(files: ModelFiles, settings: ServerSettings) -> ChatTempl
 
     Raises TemplateRefusal for text that is not a template, ConfigError for a broken file, and OSError.
     """
-    config_path, template_path = files.find(CONFIG_FILE), files.find(TEMPLATE_FILE)
-    try:
-        config = {} if config_path is None else json.loads(config_path.read_text("utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{CONFIG_FILE} cannot be read: {error}") from None
-    if not isinstance(config, dict):
-        raise ConfigError(f"{CONFIG_FILE} is not an object")
+    config, template_path = read_tokenizer_config(files), files.find(TEMPLATE_FILE)
     sources = _sources(config.get("chat_template"))
     if template_path is not None:
         sources["default"] = template_path.read_text("utf-8")
@@ -158,10 +155,8 @@ def load_chat_template(files: ModelFiles, settings: ServerSettings) -> ChatTempl
         sources = {"default": Path(settings.chat_template).read_text("utf-8")}
     if "default" not in sources:
         return None
-    tokens = {name: config.get(name) for name in SPECIAL_TOKENS}
-    texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens.items()}
     formats = load_reply_formats(config, settings.response_template, settings.tool_parser, settings.reasoning_parser)
-    template = ChatTemplate(sources, {name: text for name, text in texts.items() if isinstance(text, str)}, formats)
+    template = ChatTemplate(sources, special_token_texts(config), formats)
     template.start()
     sentence, is_warning = formats.told(template.text)
     LOG.log(logging.WARNING if is_warning else logging.INFO, sentence)

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from decoding.errors import ConfigError
 from server.prompts.model_check import is_offline
 from server.prompts.model_files import ModelFiles
 from server.prompts.special_tokens import SpecialTokens
+from server.prompts.tokenizer_config import read_tokenizer_config, special_token_texts
 
 TOKENIZER_FILE = "tokenizer.json"
+USUAL_CLASS = "PreTrainedTokenizerFast"
 TRIAL = "Hello, wörld!"
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -31,7 +33,8 @@ class Tokenizer:
 
     encode_with: takes text, add_special_tokens and parse_special, see `encode`; longest_token: the most characters that
     one token stands for; marks: the ids by name of the tokens that llguidance takes for no text, whatever they spell:
-    special ones, and added ones in angle brackets.
+    special ones, and added ones in angle brackets. class_name: of the library's class that reads its files; named:
+    the texts of special tokens by their names, such as eos_token.
     """
 
     encode_with: Callable[[str, bool, bool], list[int]]
@@ -42,6 +45,8 @@ class Tokenizer:
     longest_token: int
     special_tokens: SpecialTokens
     marks: Mapping[str, int] = field(default_factory=dict)
+    class_name: str = USUAL_CLASS
+    named: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_byte_tokens(self) -> bool:
@@ -94,7 +99,10 @@ def load_tokenizer(files: ModelFiles, trust_remote_code: bool) -> Tokenizer:
         raise
     except BaseException as panic:  # of Rust's
         raise ConfigError(f"the tokenizers library gives up over it: {panic}") from None
-    return tokenizer
+    config = read_tokenizer_config(files)
+    class_name = config.get("tokenizer_class")
+    known = class_name if isinstance(class_name, str) else USUAL_CLASS
+    return replace(tokenizer, class_name=known, named=special_token_texts(config))
 
 
 def _from_hub(files: ModelFiles, trust_remote_code: bool) -> Tokenizer:

@@ -95,6 +95,17 @@ class DetokenizeReply(TypedDict):
     prompt: str
 
 
+class TokenizerInfo(TypedDict):
+    """tokenizer_class: the name of transformers' class; the tokens' texts are null where the model has none."""
+
+    tokenizer_class: str
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None
+
+
 class SleepReply(TypedDict):
     is_sleeping: bool
 

@@ -53,6 +53,7 @@ OPERATIONS = [
     ("get", "/is_sleeping"),
     ("post", "/tokenize"),
     ("post", "/detokenize"),
+    ("get", "/tokenizer_info"),
     ("get", "/health"),
     ("get", "/ready"),
     ("get", "/version"),

@@ -1,5 +1,6 @@
 """The small routes, and the document that describes them all."""
 
+import json
 from datetime import datetime
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from server.config import ServerSettings
 from server.http.notices import NOTICE, UnknownFields
-from tests.server.servers import RunningServer, make_model_folder, running_server
+from tests.server.servers import CHAT_TEMPLATE, RunningServer, make_model_folder, running_server
 
 
 def test_models_are_listed_and_found(server: RunningServer) -> None:
@@ -118,6 +119,30 @@ def test_text_and_messages_are_tokenized_and_back(server: RunningServer) -> None
     }
 
 
+def test_what_a_client_needs_of_the_tokenizer_is_told(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy")
+    end = {"content": "<|end|>", "special": True}
+    config = {"tokenizer_class": "Qwen2Tokenizer", "bos_token": None, "eos_token": end, "pad_token": "<|pad|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with running_server(ServerSettings(model=str(folder), drain_seconds=1)) as server:
+        assert server.get("/tokenizer_info").json() == {
+            "tokenizer_class": "Qwen2Tokenizer",
+            "bos_token": None,
+            "eos_token": "<|end|>",
+            "pad_token": "<|pad|>",
+            "unk_token": None,
+            "chat_template": CHAT_TEMPLATE,
+        }
+
+
+def test_a_tokenizer_without_a_configuration_has_no_special_tokens_to_tell_of(tmp_path: Path) -> None:
+    settings = ServerSettings(model=str(make_model_folder(tmp_path / "toy", None)), drain_seconds=1)
+    with running_server(settings) as server:
+        told = server.get("/tokenizer_info").json()
+    assert told.pop("tokenizer_class") == "PreTrainedTokenizerFast"
+    assert set(told.values()) == {None}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
@@ -171,5 +196,15 @@ def test_the_openapi_document_has_requests_errors_and_streams(server: RunningSer
     properties = schemas["CompletionRequest"]["properties"]
     assert len(properties["prompt"]["anyOf"]) == 4
     assert properties["temperature"]["maximum"] == 100
-    for path in ("/v1/models", "/v1/sessions", "/tokenize", "/detokenize", "/health", "/ready", "/version", "/metrics"):
+    for path in (
+        "/v1/models",
+        "/v1/sessions",
+        "/tokenize",
+        "/detokenize",
+        "/tokenizer_info",
+        "/health",
+        "/ready",
+        "/version",
+        "/metrics",
+    ):
         assert path in document["paths"]

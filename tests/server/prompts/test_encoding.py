@@ -18,6 +18,8 @@ from server.prompts.served_model import ServedModel
 from server.prompts.special_tokens import SpecialTokens
 from server.prompts.tokenizer import Tokenizer, load_tokenizer
 from server.schemas.generation import Prediction
+from tests.gguf_files import VOCAB_SIZE, write_gguf
+from tests.models import tiny
 from tests.server.ready import READY
 from tests.server.servers import make_model_folder
 
@@ -140,3 +142,10 @@ def test_which_of_several_prompts_is_empty_is_said(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(ModelFiles(str(make_model_folder(tmp_path / "toy")), None), False)
     with pytest.raises(ApiError, match="Prompt 1 is empty"):
         encode_prompts(model_with(tokenizer), ["a", ""], PromptReading())
+
+
+def test_a_gguf_file_names_its_special_tokens(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", tiny("llama", vocab_size=VOCAB_SIZE, num_hidden_layers=1))
+    tokenizer = load_tokenizer(ModelFiles(str(path), None), False)
+    assert tokenizer.class_name == "PreTrainedTokenizerFast"
+    assert (tokenizer.named["bos_token"], tokenizer.named["eos_token"]) == ("<s>", "<|im_end|>")
