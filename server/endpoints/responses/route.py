@@ -65,7 +65,7 @@ async def create_response(request: Request) -> Response:
         return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
 
 
-@router.post("/v1/responses/compact", responses=error_replies(404))
+@router.post("/v1/responses/compact", include_in_schema=False)
 async def compact() -> Response:
     """Refused by a sentence: OpenAI's own summary is sealed, and no other server can make it."""
     message = "This server does not compact conversations: let the client shorten its own, or send less of it."

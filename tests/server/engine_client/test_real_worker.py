@@ -226,7 +226,7 @@ def test_the_raw_bytes_of_a_stream_are_frames_and_done(real: RunningServer) -> N
         ({"speculation": {"method": "magic"}}, "speculation.method"),
         ({"speculation": {"max_nodes": 10**6}}, "speculation.max_nodes"),
         ({"prompt": [10**9]}, "prompt"),
-        ({"max_tokens": 10**6}, "max_tokens"),
+        ({"min_tokens": 10**6}, "min_tokens"),
     ],
 )
 def test_what_the_model_cannot_do_is_refused_by_name(real: RunningServer, fields: dict[str, Any], param: str) -> None:
