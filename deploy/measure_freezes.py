@@ -3,8 +3,7 @@
 Key B streams long replies, one after another, from a process of its own. Meanwhile key A sends what costs most: calls
 of many choices, long lists, prompts and bodies, and readers that never read. It prints, for each attack, the longest
 time that B waited between two chunks of a reply, alone and beside it, and the resident memory of the worker; the exit
-status is 1 where
-B waited for longer than 50 ms.
+status is 1 where B waited for longer than 50 ms.
 """
 
 from __future__ import annotations
@@ -20,22 +19,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import httpx
 
+from deploy.soaking.chaos import resident_mib
 from server.bench.started_servers import running_gander
 
 MOST_MS = 50.0
 QUIET_SECONDS, REST_SECONDS = 2.0, 1.0
 IDLE_SECONDS = 30.0  # after which the worker has given its memory back
-MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """calls: how many at once; a list of bodies is sent in turn. hangs_up: seconds after which the calls are left.
-    is_read: whether the replies are."""
+    """calls: how many at once. hangs_up: seconds after which they are left. is_read: whether the replies are."""
 
     name: str
     body: dict[str, object]
@@ -134,10 +131,6 @@ async def attack(http: httpx.AsyncClient, asked: Attack) -> str:
     return ", ".join(f"{statuses.count(each)} x {each}" for each in sorted(set(statuses)))
 
 
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
-
-
 async def measure(url: str) -> float:
     """Print a table, and return the longest wait in it."""
     longest = 0.0
@@ -153,13 +146,13 @@ async def measure(url: str) -> float:
             replies = await attack(http, asked)
             await asyncio.sleep(REST_SECONDS)
             beside = await asyncio.to_thread(victim.longest)
-            memory = resident_bytes(pid) / MIB
+            memory = resident_mib(pid) or 0.0
             sys.stdout.write(f"| {asked.name} | {alone:.0f} | {beside:.0f} | {replies} | {memory:,.0f} |\n")
             sys.stdout.flush()
             longest = max(longest, beside)
         victim.end()
         await asyncio.sleep(IDLE_SECONDS)
-        sys.stdout.write(f"\nAfter {IDLE_SECONDS:g} s of rest the worker holds {resident_bytes(pid) / MIB:,.0f} MiB.\n")
+        sys.stdout.write(f"\nAfter {IDLE_SECONDS:g} s of rest the worker holds {resident_mib(pid) or 0.0:,.0f} MiB.\n")
     return longest
 
 

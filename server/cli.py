@@ -144,7 +144,7 @@ def connect(
 
     It prints the file or the environment that TOOL reads, with the server's address, model and context length.
     """
-    from server.connect.command import main
+    from server.connect.connect import main
 
     raise typer.Exit(_status(lambda _: main(tool, url, key, write), []))
 

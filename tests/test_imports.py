@@ -170,7 +170,7 @@ SERVER = {
     """,
     "applications": "app",
     "ray": "config_file http_call front application",
-    "connect": "errors served tools connect command",
+    "connect": "errors served tools connect",
     "process": "draining_server startup_report runner",
     "": "cli entry",
 }

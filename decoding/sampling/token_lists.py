@@ -51,10 +51,13 @@ class RecentLists:
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
+        self._nothing = TokenLists.of(SamplingParams(max_tokens=1), vocab_size)
         self._kept: dict[tuple[int, ...], tuple[SamplingParams, TokenLists]] = {}  # by their collections' identities
 
     def of(self, asked: SamplingParams) -> TokenLists:
         """Raises RequestRejected as `TokenLists.of` does."""
+        if not (asked.logit_bias or asked.bad_words or asked.allowed_token_ids is not None):
+            return self._nothing
         key = id(asked.logit_bias), id(asked.bad_words), id(asked.allowed_token_ids)
         if key not in self._kept:
             lists = TokenLists.of(asked, self._vocab_size)

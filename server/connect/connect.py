@@ -12,11 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from server.connect.errors import ConnectError
-from server.connect.served import Served
-from server.connect.tools import Tool
+from server.connect.served import Served, ask
+from server.connect.tools import TOOLS, Tool
 
 COPY = ".before-gander"
+
+
+def main(name: str, url: str, key: str | None, is_written: bool) -> int:
+    """`gander connect`: point the tool of this name at the server. Returns the exit status. Raises ConnectError."""
+    if name not in TOOLS:
+        raise ConnectError(f"There is no tool {name!r} here; there are {', '.join(TOOLS)}.")
+    connect(TOOLS[name], ask(url, key), Path.home(), is_written, typer.echo)
+    return 0
 
 
 def connect(tool: Tool, served: Served, home: Path, is_written: bool, say: Callable[[str], None]) -> None:

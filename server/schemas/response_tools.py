@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from server.schemas.base import WireModel, refusal
 from server.schemas.structured import JsonObject
-from server.schemas.tools import FUNCTION_NAME, HOSTED, HostedTool, TextForm, ToolChoice, tool_reader
+from server.schemas.tools import FUNCTION_NAME, HOSTED, HostedTool, TextForm, ToolChoice, shown_name, tool_reader
 
 MOST_OFFERED = 512  # tools of one request, those in namespaces included
 DIRECT = (["direct"], ["direct", "programmatic"], ["programmatic", "direct"])  # the model may call it itself
@@ -128,10 +128,6 @@ class OfferedTools:
         }
         allowed = None if choice.allowed is None else tuple(names.get(name, name) for name in choice.allowed)
         return choice._replace(name=names.get(choice.name, choice.name), allowed=allowed)
-
-
-def shown_name(name: str, namespace: str | None) -> str:
-    return f"{namespace}.{name}" if namespace else name
 
 
 def _offered(tools: Sequence[WireModel]) -> Iterator[OfferedTool]:

@@ -178,6 +178,11 @@ def _tool_name(value: Any) -> str | None:
     name, namespace = (tool.get("name"), tool.get("namespace")) if isinstance(tool, dict) else (None, None)
     if not isinstance(name, str) or not isinstance(namespace, str | None):
         return None
+    return shown_name(name, namespace)
+
+
+def shown_name(name: str, namespace: str | None) -> str:
+    """The flat name by which a model is shown, and calls, what has a name in a namespace."""
     return f"{namespace}.{name}" if namespace else name
 
 

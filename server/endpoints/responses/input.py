@@ -11,10 +11,10 @@ from server.http.errors import require_at_most
 from server.schemas.chat import ChatRequest
 from server.schemas.generation import SamplingRequest, StreamOptions
 from server.schemas.messages import MAX_CALLS, CalledFunction, ChatMessage, MessageToolCall
-from server.schemas.response_tools import CustomTool, FunctionTool, OfferedTool, shown_name
+from server.schemas.response_tools import CustomTool, FunctionTool, OfferedTool
 from server.schemas.responses import InputItem, ResponseRequest
 from server.schemas.structured import NamedSchema, ResponseFormat
-from server.schemas.tools import FunctionDefinition, TextTool, Tool
+from server.schemas.tools import FunctionDefinition, TextTool, Tool, shown_name
 
 FORMS = {"lark": "a grammar in Lark", "regex": "a regular expression"}
 # The arguments of a custom tool's call.

@@ -204,16 +204,17 @@ def test_ids_of_no_vocabulary_are_refused_by_their_field(name: str, token: int) 
 
 
 def test_lists_are_made_once_for_the_choices_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[SamplingParams] = []
+    recent, made = RecentLists(VOCAB_SIZE), list[SamplingParams]()
 
     def make(asked: SamplingParams, _: int) -> TokenLists:
         made.append(asked)
         return TokenLists(*(None,) * 5)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TokenLists, "of", make)
-    recent = RecentLists(VOCAB_SIZE)
     choices = [replace(EVERYTHING, seed=seed) for seed in range(5)]
     assert len({recent.of(choice) for choice in choices}) == 1
+    assert len({recent.of(replace(NONE, seed=seed)) for seed in range(20)}) == 1  # nor do they push that one out
+    assert len({recent.of(choice) for choice in choices}) == len(made) == 1
     others = [replace(EVERYTHING, bad_words=((number, 2),)) for number in range(20)]
     assert len({recent.of(other) for other in others}) == 20
     assert len(made) == 21
