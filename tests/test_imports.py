@@ -130,8 +130,8 @@ SERVER = {
         template_parser reply_formats
     """,
     "http": """
-        errors notices keys auth heads/faults heads/hosts rate_limits turn middleware sender sse tracing
-        idle_memory work_pool body connections repeated_lines
+        errors notices keys auth heads/faults heads/hosts rate_limits work/turn middleware sender sse tracing
+        idle_memory work/places work/work_pool body connections repeated_lines
     """,
     "settings": "config",
     "schemas": """
