@@ -18,8 +18,9 @@ DECODING = {
     "process": "machine parent temporary_folder terminal",
     "kernels": """
         processor cache layout cpu/lanes cpu/program cpu/by_address cpu/trees cpu/gguf_codes
-        cpu/attention/products cpu/attention/step_table cpu/attention/tile_scratch cpu/attention/exact
-        cpu/attention/tables
+        cpu/halves cpu/attention/products cpu/attention/step_table cpu/attention/call_table
+        cpu/attention/tile_scratch cpu/attention/tile cpu/attention/weights cpu/attention/storing
+        cpu/attention/staging cpu/attention/weighing cpu/attention/exact cpu/attention/tables
         cpu/products/row_lanes cpu/products/panels cpu/products/int8 cpu/products/rounding
         cpu/products/grouped/layout cpu/products/grouped/packing cpu/products/grouped/unpacking
         cpu/products/grouped/products cpu/products/grouped/multiplying cpu/products/grouped/records

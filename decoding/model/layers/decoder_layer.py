@@ -14,6 +14,7 @@ from torch import nn
 
 from decoding.attention.exact import ExactPlan
 from decoding.core.layer import LayerSpec
+from decoding.kernels.cpu.attention import call_table
 from decoding.kernels.cpu.attention import exact as exact_kernel
 from decoding.kernels.cpu.program import SOURCE, TARGET, Call, Program, Rooms
 from decoding.kernels.cpu.rows import (
@@ -132,15 +133,15 @@ class LayerCalls:
         return (self._query, self._spec.num_query_heads), (self._key, self._spec.num_kv_heads)
 
     def _attention(self) -> Call:
-        spec, fields = self._spec, [0] * exact_kernel.NUM_FIELDS
+        spec, fields = self._spec, [0] * call_table.NUM_FIELDS
         item = self._rooms.dtype.itemsize
-        fields[exact_kernel.OUT] = self._attended
+        fields[call_table.OUT], fields[call_table.ITEM] = self._attended, item
         for address, start, num_heads, width in (
-            (exact_kernel.QUERY, self._query, spec.num_query_heads, spec.key_dim),
-            (exact_kernel.KEY, self._key, spec.num_kv_heads, spec.key_dim),
-            (exact_kernel.VALUE, self._value, spec.num_kv_heads, spec.value_dim),
+            (call_table.QUERY, self._query, spec.num_query_heads, spec.key_dim),
+            (call_table.KEY, self._key, spec.num_kv_heads, spec.key_dim),
+            (call_table.VALUE, self._value, spec.num_kv_heads, spec.value_dim),
         ):
-            steps = exact_kernel.HEAD_STEPS[address]
+            steps = call_table.HEAD_STEPS[address]
             fields[address] = start
             fields[steps : steps + 2] = (width * item, num_heads * width * item)
         return Call(exact_kernel.attend, tuple(fields))

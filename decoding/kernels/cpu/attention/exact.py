@@ -1,327 +1,228 @@
 """The compiled half of exact attention: one call per layer stores a step's keys and values, then attends.
 
-Integer tables hold addresses and sizes; the constants below and in `step_table` name their columns. Addresses and
-steps are in bytes. A row is a token. A tile's scores lie in scratch, one line for each (row, head) pair.
-Invariant: a pair adds its keys one by one in logical order, so tiles, blocks and threads cannot change its result.
+A row is a token. A tile's keys are read in ranges: scored, weighed, and their values added, before the next range.
+Invariant: a pair of row and head adds its keys in the order of their positions, in ranges that begin at the same
+positions everywhere, so tiles, trees, blocks and threads cannot change its result.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba as nb
 import numpy as np
 
 from decoding.kernels.cpu import lanes
 from decoding.kernels.cpu.attention import products
-from decoding.kernels.cpu.attention.products import NUM_BLOCKS, SOME, SOME_BLOCKS, WIDE, Blocks, Rows, Sums
-from decoding.kernels.cpu.attention.step_table import (
-    FIRST_BLOCK,
-    FIRST_NODE,
-    FIRST_ROW,
-    IS_CHAIN,
-    NUM_WRITTEN,
-    PREFIX_LEN,
-    TILE_FIRST,
-    TILE_PAIRS,
-    TILE_SEGMENT,
-    IntArray,
-    StepTable,
-    Table,
+from decoding.kernels.cpu.attention.call_table import (
+    COUNTER,
+    COUNTING,
+    FIRST_SINK,
+    GROUP,
+    HAS_SINKS,
+    ITEM_SIZE,
+    KEY_DIM,
+    LAYER,
+    LAYER_NUMBERS,
+    MOST_NODES,
+    NUM_FIELDS,
+    NUM_KV_HEADS,
+    NUM_NODES,
+    NUM_SEGMENTS,
+    NUM_SINKS,
+    NUM_SLOTS,
+    NUM_TABLE_BLOCKS,
+    NUM_TILES,
+    PARENTS,
+    POSITIONS,
+    ROOM_WORDS,
+    ROOMS_TAKEN,
+    SCALING,
+    SCRATCH,
+    SEGMENTS,
+    SOFTCAP,
+    STORED,
+    TABLES,
+    TILES,
+    VALUE_DIM,
+    WRITE_SLOTS,
+    LayerTable,
 )
-from decoding.kernels.cpu.attention.tile_scratch import (
-    Floats,
-    Rooms,
-    fill,
-    make_rooms,
-    round_up,
-    score_width,
-    sum_widths,
+from decoding.kernels.cpu.attention.products import NUM_BLOCKS, SOME, SOME_BLOCKS, WIDE, Blocks, Rows
+from decoding.kernels.cpu.attention.staging import (
+    blocks_of,
+    must_stage_values,
+    stage_keys,
+    stage_path,
+    stage_values,
 )
+from decoding.kernels.cpu.attention.step_table import NUM_WRITTEN, TILE_PAIRS, StepTable, Table
+from decoding.kernels.cpu.attention.storing import load_queries, save, store_head
+from decoding.kernels.cpu.attention.tile import Tile, make_tile, node_of, slot_range
+from decoding.kernels.cpu.attention.tile_scratch import RANGE, address_of, round_up, sum_widths
+from decoding.kernels.cpu.attention.weighing import find_path, follow_paths, start_sums, weigh
 from decoding.kernels.cpu.lanes import LANES
 from decoding.kernels.layout import BLOCK_LEN
 
-NEVER = np.float32(-np.inf)
-
-
-class LayerTable(NamedTuple):
-    """One layer of one store. numbers: scaling, soft-cap, then one sink per query head if the layer has sinks.
-
-    counting: int32, 0, 1, .. `NUM_BLOCKS` - 1, the block table of staged blocks.
-    """
-
-    integers: Table
-    numbers: Floats
-    counting: IntArray
-
-
-# Columns of a layer: addresses of its keys [B, H, D, 16] and values [B, H, 16, V], sizes, masks. ITEM_SIZE is 4 for
-# float32, 2 for bfloat16.
-KEYS, VALUES, NUM_KV_HEADS, GROUP, KEY_DIM, VALUE_DIM, ITEM_SIZE, WINDOW, CHUNK, HAS_SINKS = range(10)
-SCALING, SOFTCAP, FIRST_SINK = range(3)
-# A call's fields, each an int64: addresses of the model's tensors, with their steps from head to head and from row to
-# row, in bytes; OUT is [N, H, V], contiguous. Then the threads' shared counters (from 0), the layer, the step.
-QUERY, OUT, _NUM_ROWS, COUNTER, STORED, ROOMS_TAKEN = range(6)
-QUERY_HEAD, QUERY_ROW, KEY, KEY_HEAD, KEY_ROW, VALUE, VALUE_HEAD, VALUE_ROW = range(6, 14)
-LAYER, LAYER_NUMBERS, NUM_SINKS, COUNTING = range(14, 18)
-SEGMENTS, NUM_SEGMENTS, TILES, NUM_TILES, TABLES, NUM_TABLE_BLOCKS, WRITE_SLOTS, NUM_SLOTS = range(18, 26)
-PARENTS, POSITIONS, NUM_NODES, SCRATCH, ROOM_WORDS = range(26, 31)
-NUM_FIELDS = 31
-HEAD_STEPS = {QUERY: QUERY_HEAD, KEY: KEY_HEAD, VALUE: VALUE_HEAD}  # each is followed by the step from row to row
-
 
 @nb.njit(cache=True)
-def _address(array: Any) -> Any:
-    return np.int64(array.ctypes.data)  # signed: numba adds signed and unsigned as floats
-
-
-@nb.njit(cache=True)
-def _store_head(call: Table, layer: Table, write_slots_M: Table, head: int) -> None:
-    """Write the step's keys and values of one kv head to their slots."""
-    item, key_dim, value_dim = layer[ITEM_SIZE], layer[KEY_DIM], layer[VALUE_DIM]
-    for row in range(len(write_slots_M)):
-        block, place = divmod(write_slots_M[row], BLOCK_LEN)
-        first = (block * layer[NUM_KV_HEADS] + head) * BLOCK_LEN
-        source = call[KEY] + head * call[KEY_HEAD] + row * call[KEY_ROW]
-        target = layer[KEYS] + (first * key_dim + place) * item
-        if item == 4:
-            for column in range(key_dim):
-                lanes.store_float(target + 4 * BLOCK_LEN * column, lanes.load_float(source + 4 * column))
+def _score_rows(tile: Tile, blocks: Blocks, places: tuple[int, int], scores: int) -> None:
+    """Score up to `NUM_BLOCKS` blocks. places: of the first, and of their end. scores: the address for the first
+    pair's."""
+    width, factor = tile.layer.integers[KEY_DIM], tile.layer.numbers[SCALING]
+    query_step, score_step, (first, end) = 4 * round_up(width, LANES), 4 * tile.score_width, places
+    for pair in range(0, tile.num_pairs, SOME):
+        queries = Rows(address_of(tile.rooms.queries) + pair * query_step, query_step)
+        target = Rows(scores + pair * score_step, score_step)
+        if tile.is_in_pairs:
+            num_steps = (width + 1) // 2
+            if tile.num_pairs == 1:
+                products.score_one_pairs(queries, blocks, first, num_steps, factor, target)
+            elif end - first <= SOME_BLOCKS // 2:
+                products.score_last_pairs(queries, blocks, first, num_steps, factor, target)
+            else:
+                for place in range(first, end, SOME_BLOCKS):
+                    part = Rows(target.start + 4 * BLOCK_LEN * (place - first), score_step)
+                    products.score_some_pairs(queries, blocks, place, num_steps, factor, part)
+        elif tile.num_pairs == 1:
+            products.score_one(queries, blocks, first, width, factor, target)
+        elif end - first <= SOME_BLOCKS // 2:
+            products.score_last(queries, blocks, first, width, factor, target)
         else:
-            for column in range(key_dim):
-                lanes.store_half(target + 2 * BLOCK_LEN * column, lanes.load_half(source + 2 * column))
-        source = call[VALUE] + head * call[VALUE_HEAD] + row * call[VALUE_ROW]
-        lanes.copy_bytes(layer[VALUES] + (first + place) * value_dim * item, source, value_dim * item)
+            for place in range(first, end, SOME_BLOCKS):
+                part = Rows(target.start + 4 * BLOCK_LEN * (place - first), score_step)
+                products.score_some(queries, blocks, place, width, factor, part)
 
 
 @nb.njit(cache=True)
-def _first_visible(layer: Table, position: int) -> int:
-    first = max(0, position - layer[WINDOW] + 1) if layer[WINDOW] > 0 else 0
-    return max(first, position // layer[CHUNK] * layer[CHUNK]) if layer[CHUNK] > 0 else first
-
-
-@nb.njit(cache=True)
-def _load_queries(call: Table, layer: Table, tile: Table, first_row: int, head: int, queries: Floats) -> None:
-    """Load queries [TILE_ROWS, D padded], with zeros for the pairs by which a kernel's group exceeds the tile."""
-    group, width, step = layer[GROUP], layer[KEY_DIM], round_up(layer[KEY_DIM], LANES)
-    for place in range(round_up(tile[TILE_PAIRS], SOME)):
-        pair, target = tile[TILE_FIRST] + place, _address(queries) + 4 * place * step
-        source = call[QUERY] + (head * group + pair % group) * call[QUERY_HEAD]
-        source += (first_row + pair // group) * call[QUERY_ROW]
-        if place >= tile[TILE_PAIRS]:
-            fill(queries, place * step, (place + 1) * step, np.float32(0))
-        elif layer[ITEM_SIZE] == 4:
-            lanes.copy_bytes(target, source, 4 * width)
-        else:  # widen from a copy in the line's second half, since whole vectors are read
-            lanes.copy_bytes(target + 2 * step, source, 2 * width)
-            lanes.widen(target + 2 * step, target, step // LANES, target)
-
-
-@nb.njit(cache=True)
-def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sums: Floats) -> None:
-    """Divide the weighted sums by the weights' totals and write them to the result."""
-    group, width, item = layer[GROUP], layer[VALUE_DIM], layer[ITEM_SIZE]
-    padded, step = sum_widths(width)
-    for place in range(tile[TILE_PAIRS]):
-        pair, row = tile[TILE_FIRST] + place, _address(sums) + 4 * place * step
-        number = (first_row + pair // group) * layer[NUM_KV_HEADS] * group + head * group + pair % group
-        lanes.scale(row, padded // LANES, np.float32(1) / sums[place * step + padded])
-        if item == 2:
-            lanes.narrow(row, padded // LANES, row)
-        lanes.copy_bytes(call[OUT] + number * width * item, row, width * item)
-
-
-@nb.njit(cache=True)
-def _key_range(layer: Table, step: StepTable, tile: Table) -> tuple[int, int]:
-    """The range of the request's keys that holds all that the tile's rows may see, from the start of a block."""
-    segment = step.segments[tile[TILE_SEGMENT]]
-    first = segment[NUM_WRITTEN] + tile[TILE_FIRST] // layer[GROUP]
-    last = segment[NUM_WRITTEN] + (tile[TILE_FIRST] + tile[TILE_PAIRS] - 1) // layer[GROUP]
-    end = segment[PREFIX_LEN] + last + 1
-    start = end
-    for node in range(first, last + 1):
-        start = min(start, _first_visible(layer, step.positions_P[segment[FIRST_NODE] + node]))
-    if not segment[IS_CHAIN]:  # only the prefix is stored by position
-        start = min(start, segment[PREFIX_LEN])
-    return start // BLOCK_LEN * BLOCK_LEN, end
-
-
-@nb.njit(cache=True)
-def _mask(layer: Table, step: StepTable, tile: Table, keys: tuple[int, int], scores: Floats) -> None:
-    """Set to minus infinity the scores of keys that a pair's row may not see, and of slots after the last key."""
-    segment, (start, end) = step.segments[tile[TILE_SEGMENT]], keys
-    prefix_len, first_node = segment[PREFIX_LEN], segment[FIRST_NODE]
-    width, count = score_width(end - start), round_up(end - start, LANES)
-    for pair in range(tile[TILE_PAIRS]):
-        zero = pair * width - start  # the place of the request's key 0 in this pair's scores
-        node = segment[NUM_WRITTEN] + (tile[TILE_FIRST] + pair) // layer[GROUP]
-        low = _first_visible(layer, step.positions_P[first_node + node])
-        fill(scores, zero + prefix_len + node + 1, zero + start + count, NEVER)
-        if segment[IS_CHAIN]:
-            fill(scores, zero + start, zero + low, NEVER)
-            continue
-        fill(scores, zero + start, zero + min(low, prefix_len), NEVER)
-        for other in range(node, -1, -1):  # climb to the root and hide all nodes between a node and its parent
-            is_seen = other == node and step.positions_P[first_node + other] >= low
-            if other == node:
-                node = step.parents_P[first_node + other]
-            if not is_seen:
-                scores[zero + prefix_len + other] = NEVER
-
-
-@nb.njit(cache=True)
-def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], scores: Floats, sums: Floats) -> None:
-    """Turn scores into weights exp(score - largest); start sums at 0, and totals at the sink's weight."""
-    group, (start, end) = table.integers[GROUP], keys
-    padded, width = sum_widths(table.integers[VALUE_DIM])
-    num_vectors, step = round_up(end - start, LANES) // LANES, 4 * score_width(end - start)
-    for pair in range(tile[TILE_PAIRS]):
-        sink = NEVER
-        if table.integers[HAS_SINKS]:
-            sink = table.numbers[FIRST_SINK + head * group + (tile[TILE_FIRST] + pair) % group]
-        largest = lanes.find_largest(_address(scores) + pair * step, num_vectors, sink)
-        sums[pair * width] = largest
-        sums[pair * width + padded] = lanes.exp(sink - largest) if table.integers[HAS_SINKS] else np.float32(0)
-    for pair in range(tile[TILE_PAIRS]):
-        lanes.weigh(_address(scores) + pair * step, num_vectors, sums[pair * width])
-        total = sums[pair * width + padded]
-        fill(sums, pair * width, pair * width + padded, np.float32(0))
-        fill(sums, pair * width + padded, (pair + 1) * width, total)
-
-
-@nb.njit(cache=True)
-def _block_address(table: IntArray, source: Blocks, place: int) -> Any:
-    return source.base + np.int64(table[min(place, source.last)]) * source.block_step
-
-
-@nb.njit(cache=True)
-def _ahead_address(table: IntArray, source: Blocks, place: int) -> Any:
-    """The address to prefetch for a place: its block's, or beyond the last block, that of the plane read next."""
-    if place <= source.last:
-        return _block_address(table, source, place)
-    return source.then + np.int64(table[min(place - source.last - 1, source.last)]) * source.then_step
-
-
-@nb.njit(cache=True)
-def _stage(table: IntArray, first: int, layer: LayerTable, source: Blocks, width: int, room: Floats) -> Blocks:
-    """Copy up to `NUM_BLOCKS` blocks as float32 to `room`, where kernels may read a little beyond a row's end."""
-    size = BLOCK_LEN * width
-    count = min(len(table) - first, NUM_BLOCKS)
-    for place in range(count):
-        address = _block_address(table, source, first + place)
-        target = _address(room) + 4 * size * place
-        if layer.integers[ITEM_SIZE] == 2:
-            lanes.widen(address, _ahead_address(table, source, first + place + NUM_BLOCKS), width, target)
+def _score(tile: Tile, slots: tuple[int, int]) -> None:
+    """Score the keys of a range of slots. A few scores beyond them are written but never read."""
+    first, count = slots[0] // BLOCK_LEN, (slots[1] - slots[0] + BLOCK_LEN - 1) // BLOCK_LEN
+    source = blocks_of(tile.keys, (first, count), 0, (tile.values, first))
+    for done in range(0, count, NUM_BLOCKS):
+        end, scores = min(done + NUM_BLOCKS, count), address_of(tile.rooms.scores) + 4 * BLOCK_LEN * done
+        if tile.layer.integers[ITEM_SIZE] == 2:
+            _score_rows(tile, stage_keys(tile, source, done), (0, end - done), scores)
         else:
-            lanes.copy_bytes(target, address, 4 * size)
-    start, step = _address(room), 4 * size
-    return Blocks(_address(layer.counting), count - 1, start, step, source.row_step, start, step)
-
-
-@nb.njit(cache=True)
-def _plane(layer: Table, plane: int, head: int) -> tuple[int, int]:
-    """The address of a head's part of block 0 in a plane [B, H, 16 x width], and the bytes from block to block."""
-    width = layer[KEY_DIM] if plane == KEYS else layer[VALUE_DIM]
-    size = BLOCK_LEN * width * layer[ITEM_SIZE]
-    return layer[plane] + head * size, layer[NUM_KV_HEADS] * size
-
-
-@nb.njit(cache=True)
-def _head_blocks(table: IntArray, width: int, part: tuple[int, int], then: tuple[int, int]) -> Blocks:
-    """One head's part of a plane. part, then: of this plane and of the one read after it, as from `_plane`. width: of
-    the plane; the step between rows is that of float32, as bfloat16 is staged first."""
-    return Blocks(_address(table), len(table) - 1, part[0], part[1], 4 * width, then[0], then[1])
+            _score_rows(tile, source, (done, end), scores)
+    if tile.layer.numbers[SOFTCAP] > 0:
+        for pair in range(tile.num_pairs):
+            row = address_of(tile.rooms.scores) + 4 * pair * tile.score_width
+            lanes.soft_cap(row, count, tile.layer.numbers[SOFTCAP])
 
 
 @nb.njit(cache=True)
 def _columns(blocks: Blocks, first: int) -> Blocks:
-    """The same blocks of float32, from column `first` on."""
-    base, then = blocks.base + 4 * first, blocks.then + 4 * first
-    return Blocks(blocks.table, blocks.last, base, blocks.block_step, blocks.row_step, then, blocks.then_step)
+    """The same blocks, from a column's bytes on."""
+    return Blocks(
+        blocks.table,
+        blocks.base + 4 * first,
+        blocks.block_step,
+        blocks.last,
+        blocks.row_step,
+        blocks.next_table,
+        blocks.next_base + 4 * first,
+        blocks.next_block_step,
+    )
 
 
 @nb.njit(cache=True)
-def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Rooms, score_step: int) -> None:
-    """Score every key in the blocks of `table`. A few scores beyond them are written but never read."""
-    width = layer.integers[KEY_DIM]
-    values = _plane(layer.integers, VALUES, head)
-    source = _head_blocks(table, width, _plane(layer.integers, KEYS, head), values)
-    queries, scores, scaling = _address(rooms.queries), _address(rooms.scores), layer.numbers[SCALING]
-    query_step = 4 * round_up(width, LANES)
-    for done in range(0, len(table), NUM_BLOCKS):
-        blocks, first = source, done
-        if layer.integers[ITEM_SIZE] == 2:
-            blocks, first = _stage(table, done, layer, source, width, rooms.staged), 0
-        for pair in range(0, tile[TILE_PAIRS], SOME):
-            rows = Rows(queries + pair * query_step, query_step)
-            target = Rows(scores + pair * score_step + 4 * BLOCK_LEN * done, score_step)
-            left = min(len(table) - done, NUM_BLOCKS)
-            if tile[TILE_PAIRS] == 1:
-                products.score_one(rows, blocks, first, width, scaling, target)
-            elif left <= SOME_BLOCKS // 2:
-                products.score_last(rows, blocks, first, width, scaling, target)
-            else:
-                for part in range(0, left, SOME_BLOCKS):
-                    target = Rows(scores + pair * score_step + 4 * BLOCK_LEN * (done + part), score_step)
-                    products.score_some(rows, blocks, first + part, width, scaling, target)
-
-
-@nb.njit(cache=True)
-def _add_values(
-    layer: LayerTable, table: IntArray, tile: Table, heads: tuple[int, int], rooms: Rooms, keys: tuple[int, int]
-) -> None:
-    """Add to sums [TILE_ROWS, V padded] the weighted values, key by key. heads: this one and the thread's next.
-    keys: the number of keys, and the bytes from one pair's scores to the next's."""
-    width = layer.integers[VALUE_DIM]
-    padded, sum_width = sum_widths(width)
-    count, score_step = keys
-    next_keys = _plane(layer.integers, KEYS, heads[1])
-    source = _head_blocks(table, width, _plane(layer.integers, VALUES, heads[0]), next_keys)
-    is_one, is_staged = tile[TILE_PAIRS] == 1, layer.integers[ITEM_SIZE] == 2 or width != padded
-    for done in range(0, len(table), NUM_BLOCKS):
-        num_keys = min(count - done * BLOCK_LEN, NUM_BLOCKS * BLOCK_LEN)
-        blocks, first = source, done
-        if is_staged:
-            blocks, first = _stage(table, done, layer, source, width, rooms.staged), 0
-        for pair in range(0, tile[TILE_PAIRS], SOME):
-            weights = Rows(_address(rooms.scores) + pair * score_step + 4 * BLOCK_LEN * done, score_step)
-            for column in range(0, padded, WIDE * LANES):
-                start = _address(rooms.sums) + 4 * pair * sum_width
-                total = start + 4 * (padded + column // (WIDE * LANES))
-                target = Sums(start + 4 * column, 4 * sum_width, total)
-                part = _columns(blocks, column)
-                is_wide = column + WIDE * LANES <= padded
-                if is_one and is_wide:
-                    products.add_one_wide(weights, part, first, num_keys, target)
-                elif is_one:
-                    products.add_one_narrow(weights, part, first, num_keys, target)
+def _add_rows(tile: Tile, pairs: tuple[int, int], blocks: Blocks, keys: tuple[int, int], weights: int) -> None:
+    """Add the weighted values of keys. pairs: a range of the tile's. keys: the place of the first block, and how many.
+    weights: the address of those of the tile's first pair."""
+    padded, sum_width = sum_widths(tile.layer.integers[VALUE_DIM])
+    score_step, (first, num_steps) = 4 * tile.score_width, keys
+    if tile.is_in_pairs:
+        num_steps = (num_steps + 1) // 2
+    pair, end = pairs
+    while pair < end:
+        rows = Rows(weights + pair * score_step, score_step)
+        is_some = end - pair >= SOME or (end == tile.num_pairs and end - pair > 1)
+        for column in range(0, padded, WIDE * LANES):
+            sums = Rows(address_of(tile.rooms.sums) + 4 * (pair * sum_width + column), 4 * sum_width)
+            part, is_wide = _columns(blocks, column), column + WIDE * LANES <= padded
+            if tile.is_in_pairs:
+                if is_some and is_wide:
+                    products.add_some_wide_pairs(rows, part, first, num_steps, sums)
+                elif is_some:
+                    products.add_some_narrow_pairs(rows, part, first, num_steps, sums)
                 elif is_wide:
-                    products.add_some_wide(weights, part, first, num_keys, target)
+                    products.add_one_wide_pairs(rows, part, first, num_steps, sums)
                 else:
-                    products.add_some_narrow(weights, part, first, num_keys, target)
+                    products.add_one_narrow_pairs(rows, part, first, num_steps, sums)
+            elif is_some and is_wide:
+                products.add_some_wide(rows, part, first, num_steps, sums)
+            elif is_some:
+                products.add_some_narrow(rows, part, first, num_steps, sums)
+            elif is_wide:
+                products.add_one_wide(rows, part, first, num_steps, sums)
+            else:
+                products.add_one_narrow(rows, part, first, num_steps, sums)
+        pair += SOME if is_some else 1
 
 
 @nb.njit(cache=True)
-def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[int, int, int], scratch: Floats) -> None:
-    """Attend with one tile. task: the tile's number, a kv head, and the head that the thread takes next."""
-    layer, (number, head, next_head) = table.integers, task
-    tile = step.tiles[number]
-    segment = step.segments[tile[TILE_SEGMENT]]
-    start, end = _key_range(layer, step, tile)
-    count, score_step = end - start, 4 * score_width(end - start)
-    rooms = make_rooms(layer[KEY_DIM], layer[VALUE_DIM], scratch)
-    first_block = segment[FIRST_BLOCK] + start // BLOCK_LEN
-    blocks_T = step.blocks_T[first_block : first_block + (count + BLOCK_LEN - 1) // BLOCK_LEN]
-    _load_queries(call, layer, tile, segment[FIRST_ROW], head, rooms.queries)
-    _score(table, blocks_T, tile, head, rooms, score_step)
-    if table.numbers[SOFTCAP] > 0:
-        for pair in range(tile[TILE_PAIRS]):
-            row = _address(rooms.scores) + pair * score_step
-            lanes.soft_cap(row, len(blocks_T), table.numbers[SOFTCAP])
-    _mask(layer, step, tile, (start, end), rooms.scores)
-    _weigh(table, tile, head, (start, end), rooms.scores, rooms.sums)
-    _add_values(table, blocks_T, tile, (head, next_head), rooms, (count, score_step))
-    _save(call, layer, tile, segment[FIRST_ROW], head, rooms.sums)
+def _weights_at(tile: Tile, place: int, done: int) -> Any:
+    """The address of the first pair's weights. place: where the range begins in a line. done: keys of the range before
+    these."""
+    return address_of(tile.rooms.scores) + 4 * place + (2 if tile.is_in_pairs else 4) * done
+
+
+@nb.njit(cache=True)
+def _add_values(tile: Tile, place: int, slots: tuple[int, int], is_last: bool) -> None:
+    """Add the weighted values of slots that lie by position, a range's first ones. place: where the range begins in a
+    line. is_last: whether the thread then goes on with its next keys."""
+    start, end = slots
+    first, count = start // BLOCK_LEN, (end - start + BLOCK_LEN - 1) // BLOCK_LEN
+    then = (tile.next_keys, 0) if is_last else (tile.keys, first + count)
+    source = blocks_of(tile.values, (first, count), 4 * tile.layer.integers[VALUE_DIM], then)
+    for done in range(0, count, NUM_BLOCKS):
+        num_keys = min(end - start - done * BLOCK_LEN, NUM_BLOCKS * BLOCK_LEN)
+        blocks, block = source, done
+        if must_stage_values(tile):
+            blocks, block = stage_values(tile, source, done, num_keys), 0
+        weights = _weights_at(tile, place, done * BLOCK_LEN)
+        _add_rows(tile, (0, tile.num_pairs), blocks, (block, num_keys), weights)
+
+
+@nb.njit(cache=True)
+def _add_paths(tile: Tile, place: int, positions: tuple[int, int], begin: int) -> None:
+    """Add the weighted values of a range's last positions, in which each row has slots of its own. place, begin: where
+    the range begins in a line, and at which position."""
+    group, (start, end), pair = tile.layer.integers[GROUP], positions, 0
+    while pair < tile.num_pairs:
+        last = min(tile.num_pairs, pair + group - (tile.first_pair + pair) % group)
+        num_keys = min(find_path(tile, node_of(tile, pair), start), end - start)
+        for done in range(0, num_keys, NUM_BLOCKS * BLOCK_LEN):
+            count = min(num_keys - done, NUM_BLOCKS * BLOCK_LEN)
+            blocks = stage_path(tile, done, count)
+            _add_rows(tile, (pair, last), blocks, (0, count), _weights_at(tile, place, start - begin + done))
+        pair = last
+
+
+@nb.njit(cache=True)
+def _attend_tile(tile: Tile) -> None:
+    """Fill the tile's sums."""
+    first, end = slot_range(tile)
+    shared_end = end if tile.is_chain else tile.prefix_len // 2 * 2  # where slots no longer lie by position
+    start_sums(tile)
+    while first < end:
+        border = (first // RANGE + 1) * RANGE
+        has_paths = not tile.is_chain and border > tile.prefix_len
+        stop = end if has_paths else min(border, end)
+        _score(tile, (first, stop))
+        last = follow_paths(tile, first) if has_paths else stop
+        begin = first
+        while begin < last:
+            range_end = min((begin // RANGE + 1) * RANGE, last)
+            weigh(tile, first, (begin, range_end))
+            shared = min(range_end, shared_end)
+            if begin < shared:
+                _add_values(tile, begin - first, (begin, shared), stop == end)
+            if has_paths:
+                _add_paths(tile, begin - first, (max(begin, shared_end), range_end), begin)
+            begin = range_end
+        first = stop
 
 
 @nb.njit(inline="always")
@@ -331,23 +232,26 @@ def _attend(call: Table) -> None:
     Threads draw tickets from a shared counter, so that a thread which loses its core delays little. A thread draws its
     next ticket one tile early and prefetches those keys. All keys and values are stored before any tile attends.
     """
-    table, step = _layer_of(call), _step_of(call)
-    num_heads, num_tiles = table.integers[NUM_KV_HEADS], len(step.tiles)
-    taken, stored = _address(call) + 8 * COUNTER, _address(call) + 8 * STORED
-    room = call[ROOM_WORDS] * lanes.raise_counter(_address(call) + 8 * ROOMS_TAKEN, 1)
+    layer, step = _layer_of(call), _step_of(call)
+    num_heads, num_tiles = layer.integers[NUM_KV_HEADS], len(step.tiles)
+    taken, stored = address_of(call) + 8 * COUNTER, address_of(call) + 8 * STORED
+    room = call[ROOM_WORDS] * lanes.raise_counter(address_of(call) + 8 * ROOMS_TAKEN, 1)
     scratch = nb.carray(lanes.pointer(call[SCRATCH] + 4 * room, np.float32(0)), call[ROOM_WORDS])
     ticket = lanes.raise_counter(taken, 1)
     while ticket < num_heads:
-        _store_head(call, table.integers, step.write_slots_M, ticket)
+        store_head(call, layer.integers, step.write_slots_M, ticket)
         lanes.raise_counter(stored, 1)
         ticket = lanes.raise_counter(taken, 1)
     while lanes.raise_counter(stored, 0) < num_heads:
         pass
     while ticket < num_heads + num_tiles * num_heads:
-        head, tile = divmod(ticket - num_heads, num_tiles)
+        head, number = divmod(ticket - num_heads, num_tiles)
         ticket = lanes.raise_counter(taken, 1)
         next_head = min((ticket - num_heads) // num_tiles, num_heads - 1)
-        _attend_tile(call, table, step, (num_tiles - 1 - tile, head, next_head), scratch)
+        tile = make_tile(layer, step, (num_tiles - 1 - number, head, next_head), call[MOST_NODES], scratch)
+        load_queries(call, tile)
+        _attend_tile(tile)
+        save(call, tile)
 
 
 @nb.njit(cache=True)

@@ -1,0 +1,127 @@
+"""A tile of one kv head while a thread works on it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+
+from decoding.kernels.cpu.attention.call_table import (
+    CHUNK,
+    GROUP,
+    ITEM_SIZE,
+    KEY_DIM,
+    KEYS,
+    NUM_KV_HEADS,
+    VALUE_DIM,
+    VALUES,
+    WINDOW,
+    LayerTable,
+)
+from decoding.kernels.cpu.attention.products import HAS_PAIRS, Plane
+from decoding.kernels.cpu.attention.step_table import (
+    FIRST_BLOCK,
+    FIRST_NODE,
+    FIRST_ROW,
+    IS_CHAIN,
+    NUM_WRITTEN,
+    PREFIX_LEN,
+    TILE_FIRST,
+    TILE_PAIRS,
+    TILE_SEGMENT,
+    IntArray,
+    StepTable,
+    Table,
+)
+from decoding.kernels.cpu.attention.tile_scratch import Floats, Rooms, address_of, make_rooms, score_width
+from decoding.kernels.layout import BLOCK_LEN
+
+
+class Tile(NamedTuple):
+    """num_pairs: (row, head) pairs from `first_pair` of the segment's on; first_row: the segment's, in the step.
+    first_node: the tree's node that is row 0 of the segment.
+
+    table: the segment's blocks, in which a key's place is its slot. parents, positions: of the segment's nodes.
+    next_keys: those that the thread reads next. is_in_pairs: whether products are of pairs of bfloat16.
+    """
+
+    layer: LayerTable
+    rooms: Rooms
+    head: int
+    first_pair: int
+    num_pairs: int
+    first_row: int
+    first_node: int
+    prefix_len: int
+    is_chain: bool
+    is_in_pairs: bool
+    table: IntArray
+    parents: IntArray
+    positions: Table
+    keys: Plane
+    values: Plane
+    next_keys: Plane
+    score_width: int
+
+
+@nb.njit(cache=True)
+def _plane(layer: Table, plane: int, head: int, table: IntArray) -> Plane:
+    """A head's part of a plane [B, H, 16 x width]."""
+    width = layer[KEY_DIM] if plane == KEYS else layer[VALUE_DIM]
+    size = BLOCK_LEN * width * layer[ITEM_SIZE]
+    return Plane(address_of(table), layer[plane] + head * size, layer[NUM_KV_HEADS] * size)
+
+
+@nb.njit(cache=True)
+def make_tile(layer: LayerTable, step: StepTable, task: tuple[int, int, int], num_nodes: int, scratch: Floats) -> Tile:
+    """task: the tile's number, a kv head, and the head that the thread takes next. num_nodes: the most of a tree."""
+    number, head, next_head = task
+    columns, integers = step.tiles[number], layer.integers
+    segment = step.segments[columns[TILE_SEGMENT]]
+    table = step.blocks_T[segment[FIRST_BLOCK] :]
+    is_chain = segment[IS_CHAIN] != 0
+    return Tile(
+        layer,
+        make_rooms(num_nodes, integers[KEY_DIM], integers[VALUE_DIM], scratch),
+        head,
+        columns[TILE_FIRST],
+        columns[TILE_PAIRS],
+        segment[FIRST_ROW],
+        segment[NUM_WRITTEN],
+        segment[PREFIX_LEN],
+        is_chain,
+        HAS_PAIRS and integers[ITEM_SIZE] == 2,
+        table,
+        step.parents_P[segment[FIRST_NODE] :],
+        step.positions_P[segment[FIRST_NODE] :],
+        _plane(integers, KEYS, head, table),
+        _plane(integers, VALUES, head, table),
+        _plane(integers, KEYS, next_head, table),
+        score_width(0 if is_chain else num_nodes),
+    )
+
+
+@nb.njit(cache=True)
+def node_of(tile: Tile, pair: int) -> int:
+    """The node of a pair of the tile."""
+    return tile.first_node + (tile.first_pair + pair) // tile.layer.integers[GROUP]
+
+
+@nb.njit(cache=True)
+def first_visible(layer: Table, position: int) -> int:
+    """The first position that a row at `position` may see."""
+    first = max(0, position - layer[WINDOW] + 1) if layer[WINDOW] > 0 else 0
+    return max(first, position // layer[CHUNK] * layer[CHUNK]) if layer[CHUNK] > 0 else first
+
+
+@nb.njit(cache=True)
+def slot_range(tile: Tile) -> tuple[int, int]:
+    """The range of the segment's slots that holds all keys that the tile's rows may see, from the start of a block."""
+    first, last = node_of(tile, 0), node_of(tile, tile.num_pairs - 1)
+    end = tile.prefix_len + last + 1
+    start = end
+    for node in range(first, last + 1):
+        start = min(start, first_visible(tile.layer.integers, tile.positions[node]))
+    if not tile.is_chain:  # only the prefix is stored by position
+        start = min(start, tile.prefix_len)
+    return start // BLOCK_LEN * BLOCK_LEN, end
