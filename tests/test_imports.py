@@ -109,7 +109,7 @@ DECODING = {
         counts contestant drafting generate machine variant workload profile scripts targets
         draft_trees/memory draft_trees/ways stand/trajectories stand/questions
         stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
-        stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
+        long_prompts stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
         architectures/sizes architectures/drafted architectures/measure architectures/__main__
         kernels/compiled kernels/compile kernels/tune
         draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__

@@ -33,7 +33,7 @@ from decoding.kernels.cpu.attention.call_table import (
     VALUE,
 )
 from decoding.kernels.cpu.attention.exact import attend
-from decoding.kernels.cpu.attention.products import NUM_BLOCKS, SOME
+from decoding.kernels.cpu.attention.products import HAS_PAIRS, NUM_BLOCKS, SOME
 from decoding.kernels.cpu.attention.step_table import (
     StepTable,
     Table,
@@ -64,8 +64,8 @@ class LayerTables:
 
 @dataclass(frozen=True, slots=True)
 class ExactPlan:
-    """One step. num_keys, num_nodes: the most of a segment and of a tree. fields: the running call's, rewritten for each
-    layer. steps: by query heads per kv head, the tiles and the fields that all such layers share."""
+    """One step. num_keys, num_nodes: the most of a segment and of a tree. fields: the running call's, rewritten for
+    each layer. steps: by query heads per kv head, the tiles and the fields that all such layers share."""
 
     batch: StepBatch
     layers: LayerTables
@@ -97,7 +97,7 @@ class ExactPlan:
 
 
 class ExactAttention:
-    """Needs a `KvStore` of float32 or bfloat16. Tables that depend only on layer and store are made once."""
+    """Needs stores and tensors of float32 or bfloat16. Tables that depend only on layer and store are made once."""
 
     def __init__(self, layers: Sequence[LayerSpec]) -> None:
         self._specs = layers
@@ -148,6 +148,14 @@ class ExactAttention:
             words = max(sizes, default=1)  # where no layer attends
             self._scratch = np.zeros((num_threads, words), np.float32)
         return self._scratch
+
+
+def arithmetic(dtype: torch.dtype) -> str:
+    """What attention computes with where keys and values are stored as `dtype`: two processors of one answer give the
+    same bits."""
+    if dtype != torch.bfloat16:
+        return "float32"
+    return "pairs of bfloat16" if HAS_PAIRS else "bfloat16 as float32"
 
 
 def warm_up() -> None:

@@ -16,7 +16,6 @@ from numba.extending import intrinsic
 
 from decoding.kernels.cpu.lanes import (
     HALF_VECTOR,
-    INT,
     INT_VECTOR,
     LANES,
     VECTOR,
@@ -28,6 +27,7 @@ from decoding.kernels.cpu.lanes import (
     emit_load,
     emit_prefetch,
     emit_store,
+    emit_times,
 )
 
 
@@ -41,29 +41,35 @@ def emit_halves(builder: Builder, numbers: Value) -> Value:
     return emit_assembly(builder, "vcvtneps2bf16 $1, $0", "=v,v", HALF_VECTOR, numbers)
 
 
-@intrinsic
-def pair_up(_context: Any, one: Any, other: Any, mask: Any, ahead: Any, count: Any, target: Any) -> Any:
-    """Write pairs of the numbers at `one` and at `other`, `count` * LANES of them; prefetch as many at `ahead`.
+def _pair_kernel(has_others: bool) -> Any:
+    """Write pairs from rows of `count` * LANES numbers, `step` bytes apart: of two neighbours, or with zeros of each
+    alone; `num_rows` lines, which are `target_step` bytes apart. Prefetch as much at `ahead`."""
 
-    mask: int32, -1, or 0 for zeros instead of the other numbers.
-    """
+    def pair(
+        _context: Any, source: Any, step: Any, num_rows: Any, count: Any, ahead: Any, target: Any, target_step: Any
+    ) -> Any:
+        def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+            source, step, num_rows, count, ahead, target, target_step = values
+            with cgutils.for_range(builder, num_rows, intp=count.type) as row:
+                done = builder.mul(emit_times(builder, row.index, 2), step)
+                one, asked = builder.add(source, done), builder.add(ahead, done)
+                line, other = builder.add(target, builder.mul(row.index, target_step)), builder.add(one, step)
+                with cgutils.for_range(builder, count, intp=count.type) as loop:
+                    half = emit_load(builder, emit_address(builder, one, loop.index, VECTOR_BYTES // 2), HALF_VECTOR)
+                    pairs = builder.zext(half, INT_VECTOR)
+                    if has_others:
+                        half = emit_load(
+                            builder, emit_address(builder, other, loop.index, VECTOR_BYTES // 2), HALF_VECTOR
+                        )
+                        sixteen = ir.Constant(INT_VECTOR, [16] * LANES)
+                        pairs = builder.or_(pairs, builder.shl(builder.zext(half, INT_VECTOR), sixteen))
+                    emit_prefetch(builder, emit_address(builder, asked, loop.index, VECTOR_BYTES))
+                    emit_store(builder, pairs, emit_address(builder, line, loop.index, VECTOR_BYTES))
+            return context.get_dummy_value()
 
-    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        one, other, mask, ahead, count, target = values
-        first = builder.insert_element(ir.Constant(INT_VECTOR, ir.Undefined), mask, ir.Constant(INT, 0))
-        zeros = ir.Constant(INT_VECTOR, [0] * LANES)
-        masks = builder.shuffle_vector(first, ir.Constant(INT_VECTOR, ir.Undefined), zeros)
-        sixteen = ir.Constant(INT_VECTOR, [16] * LANES)
-        masks = builder.shl(masks, sixteen)
-        with cgutils.for_range(builder, count, intp=count.type) as loop:
-            low, high = (
-                emit_load(builder, emit_address(builder, base, loop.index, VECTOR_BYTES // 2), HALF_VECTOR)
-                for base in (one, other)
-            )
-            low, high = builder.zext(low, INT_VECTOR), builder.shl(builder.zext(high, INT_VECTOR), sixteen)
-            emit_prefetch(builder, emit_address(builder, ahead, loop.index, VECTOR_BYTES // 2))
-            pairs = builder.or_(low, builder.and_(high, masks))
-            emit_store(builder, pairs, emit_address(builder, target, loop.index, VECTOR_BYTES))
-        return context.get_dummy_value()
+        return types.void(*[types.int64] * 7), codegen
 
-    return types.void(types.int64, types.int64, types.int32, *[types.int64] * 3), codegen
+    return intrinsic(pair)
+
+
+pair_up, pair_with_zeros = _pair_kernel(has_others=True), _pair_kernel(has_others=False)

@@ -62,6 +62,17 @@ def _staged(tile: Tile, count: int, block_bytes: int, row_step: int) -> Blocks:
 
 
 @nb.njit(cache=True)
+def _stage_pairs(address: int, shape: tuple[int, int], ahead: int, target: int) -> None:
+    """Rows side by side, which may be read a little beyond their end, in pairs. shape: rows and their width."""
+    num_rows, width = shape
+    count, step = round_up(width, LANES) // LANES, 2 * width
+    halves.pair_up(address, step, num_rows // 2, count, ahead, target, 2 * step)
+    if num_rows % 2:
+        done = (num_rows - 1) * step
+        halves.pair_with_zeros(address + done, step, 1, count, ahead, target + done, 2 * step)
+
+
+@nb.njit(cache=True)
 def stage_keys(tile: Tile, source: Blocks, first: int) -> Blocks:
     """Up to `NUM_BLOCKS` blocks of bfloat16 keys from place `first` on."""
     width = tile.layer.integers[KEY_DIM]
@@ -72,22 +83,9 @@ def stage_keys(tile: Tile, source: Blocks, first: int) -> Blocks:
         ahead = _ahead(source, first + place + NUM_BLOCKS)
         if not tile.is_in_pairs:
             lanes.widen(address, ahead, width, target)
-            continue
-        for pair in range(num_steps):
-            one, has_other = address + VECTOR_BYTES * pair, 2 * pair + 1 < width
-            other, mask = one + VECTOR_BYTES // 2 if has_other else one, np.int32(-1) if has_other else np.int32(0)
-            halves.pair_up(one, other, mask, ahead + VECTOR_BYTES * pair, 1, target + VECTOR_BYTES * pair)
+        else:
+            _stage_pairs(address, (width, LANES), ahead, target)
     return _staged(tile, count, step, 0)
-
-
-@nb.njit(cache=True)
-def _stage_pairs(address: int, num_keys: int, ahead: int, width: int, target: int) -> None:
-    """Values in pairs, from rows side by side that may be read a little beyond their end."""
-    for key in range(0, num_keys, 2):
-        one, has_other = address + 2 * width * key, key + 1 < num_keys
-        other, mask = one + 2 * width if has_other else one, np.int32(-1) if has_other else np.int32(0)
-        count = round_up(width, LANES) // LANES
-        halves.pair_up(one, other, mask, ahead + 2 * width * key, count, target + 2 * width * key)
 
 
 @nb.njit(cache=True)
@@ -107,7 +105,7 @@ def stage_values(tile: Tile, source: Blocks, first: int, num_keys: int) -> Block
             if width % LANES:
                 lanes.copy_bytes(raw, address, 2 * width * BLOCK_LEN)
                 address = raw
-            _stage_pairs(address, min(num_keys - place * BLOCK_LEN, BLOCK_LEN), ahead, width, target)
+            _stage_pairs(address, (min(num_keys - place * BLOCK_LEN, BLOCK_LEN), width), ahead, target)
     return _staged(tile, count, step, 4 * width)
 
 
@@ -125,7 +123,7 @@ def stage_path(tile: Tile, first: int, num_keys: int) -> Blocks:
         if item == 4:
             lanes.copy_bytes(staged + 4 * width * key, raw, 4 * width * count)
         elif tile.is_in_pairs:
-            _stage_pairs(raw, count, raw, width, staged + 2 * width * key)
+            _stage_pairs(raw, (count, width), raw, staged + 2 * width * key)
         else:
             lanes.widen(raw, raw, round_up(width * count, LANES) // LANES, staged + 4 * width * key)
     step = (2 if tile.is_in_pairs else 4) * width * BLOCK_LEN

@@ -98,7 +98,7 @@ def save(call: Table, tile: Tile) -> None:
         for lane in range(LANES):
             total += sums[place * step + padded + lane]
         row: Any = address_of(sums) + 4 * place * step
-        finish(row, padded // LANES, np.float32(1) / total)
+        finish(row, padded // LANES, total)
         if item == 2:
             lanes.narrow(row, padded // LANES, row)
         number = (tile.first_row + pair // group) * layer[NUM_KV_HEADS] * group + tile.head * group + pair % group

@@ -45,7 +45,7 @@ from decoding.kernels.cpu.attention.step_table import (
 )
 from decoding.kernels.cpu.attention.tile_scratch import MOST_PAIRS
 
-FEW_PAIRS, MANY = 32, 1024  # a tile's pairs, unless a segment has so many that every thread has tiles enough
+FEW_PAIRS, MANY = 32, 2048  # a tile's pairs, unless a segment has so many that every thread has tiles enough
 
 
 class SegmentColumns(NamedTuple):

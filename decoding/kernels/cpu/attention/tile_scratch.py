@@ -18,7 +18,7 @@ from decoding.kernels.cpu.lanes import LANES
 from decoding.kernels.layout import BLOCK_LEN
 
 Floats = NDArray[np.float32]
-MOST_PAIRS = 64  # the most (token, head) pairs that share a pass over keys and values
+MOST_PAIRS = 128  # the most (token, head) pairs that share a pass over keys and values
 # Keys that are scored, then weighed, then added. Ranges begin at multiples of it, so that all rows rescale their sums
 # after the same keys.
 RANGE = 256

@@ -44,7 +44,7 @@ def _emit_power(builder: Builder, score: Value, largest: Value) -> Value:
     shift = builder.fmul(largest, emit_constant(-LOG2_E))
     power = emit_call(builder, "fma", score, emit_constant(LOG2_E), shift)
     least = emit_constant(SMALLEST_POWER)
-    power = builder.select(builder.fcmp_ordered(">", power, least), power, least)
+    power = builder.select(builder.fcmp_unordered(">", power, least), power, least)  # NaN stays
     whole = emit_call(builder, "rint", power)
     rest, series = builder.fsub(power, whole), emit_constant(POWER_COEFFICIENTS[0])
     for coefficient in (*POWER_COEFFICIENTS[1:], 1.0):
@@ -84,21 +84,21 @@ weigh, weigh_pairs = _weigh_kernel(is_in_pairs=False), _weigh_kernel(is_in_pairs
 
 
 @intrinsic
-def finish(_context: Any, numbers: Any, count: Any, factor: Any) -> Any:
-    """Multiply `count` vectors by `factor`; numbers too small for all their digits become 0.
+def finish(_context: Any, numbers: Any, count: Any, total: Any) -> Any:
+    """Divide `count` vectors by the weights' `total`; numbers too small for all their digits become 0.
 
     A weight of 0 may have turned such a number, or the sign of a 0, into +0 already.
     """
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        numbers, count, factor = values
-        splat = emit_splat(builder, factor)
+        numbers, count, total = values
+        factor = builder.fdiv(emit_constant(1.0), emit_splat(builder, total))
         with cgutils.for_range(builder, count, intp=count.type) as loop:
             address = emit_address(builder, numbers, loop.index, VECTOR_BYTES)
             number = emit_load(builder, address, VECTOR)
             size = emit_call(builder, "fabs", number)
             is_small = builder.fcmp_ordered("<", size, emit_constant(SMALLEST_NORMAL))
-            number = builder.select(is_small, emit_constant(0.0), builder.fmul(number, splat))
+            number = builder.select(is_small, emit_constant(0.0), builder.fmul(number, factor))
             emit_store(builder, number, address)
         return context.get_dummy_value()
 
