@@ -39,6 +39,7 @@ DECODING = {
     "cache": """
         state_pool prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch
         step_tensors
+        prefix_file prefix_folder prefix_keeper
     """,
     "attention": """
         backend exact reference sdpa padded
