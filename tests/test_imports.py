@@ -135,7 +135,7 @@ SERVER = {
     "configuration": "config",
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies
-        response_tools responses anthropic_replies anthropic
+        response_tools responses anthropic_replies anthropic_messages anthropic
     """,
     "engine_client": """
         replies open_requests worker_requests request_bytes queue_gate deadlines sessions/session_questions
@@ -149,9 +149,8 @@ SERVER = {
         chat_template tokenizer served_model encoding conversation
     """,
     "grammars": """
-        keywords disjoint schema constraint lark_rules json_regex text_grammar text_values schema_parts
-        argument_values call_grammar free_text
-        chat_constraint
+        keywords disjoint schema argument_schema constraint lark_rules json_regex text_grammar text_values
+        schema_parts argument_values call_grammar free_text chat_constraint
     """,
     "generation": """
         detokenize choice call events logprobs options limits plan prepare report trace usage spans
