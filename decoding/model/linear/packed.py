@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from decoding.kernels.cpu.program import Call, Rooms, one_thread
 from decoding.model.linear.panel_linear import PanelLinear, fits_panels, has_panels
-from decoding.model.linear.panels import Panels
+from decoding.model.linear.panels import Panels, fitting_panels
 from decoding.model.linear.readers import choose_readers
 from decoding.model.linear.row_limit import exact_row_limit, run_in_pieces
 
@@ -105,24 +105,25 @@ def linears_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor,
 def pack_linears(model: nn.Module) -> int:
     """Replace every linear layer of `model` by a packed one; return how many. Originals are dropped.
 
-    A trial with one layer of each shape finds the row limit of all layers of that shape. If oneDNN is not row-exact at
-    one shape, layers of all shapes become panels: what is left to oneDNN would keep the forward from being fused.
+    A trial with one layer of each shape finds the row limit of all layers of that shape. Where oneDNN is not row-exact,
+    or packs float32 otherwise than our kernel reads it, layers of that shape become panels.
     """
     limits: dict[Shape, int | None] = {}
     for _, _, weight_OI, bias_O in linears_of(model):
         shape = _shape_of(weight_OI, bias_O)
         if shape not in limits:
-            limits[shape] = _row_limit(PackedLinear(weight_OI, bias_O))
-    is_exact = 0 not in limits.values()
+            trial = PackedLinear(weight_OI, bias_O)
+            limits[shape] = 0 if _is_unreadable(trial) else _row_limit(trial)
     num_replaced, packed = 0, []
     layer: PackedLinear | PanelLinear
     for parent, name, weight_OI, bias_O in linears_of(model):
-        if not is_exact and has_panels(weight_OI.device, weight_OI.dtype) and fits_panels(weight_OI):
+        limit = limits[_shape_of(weight_OI, bias_O)]
+        if limit == 0 and has_panels(weight_OI.device, weight_OI.dtype) and fits_panels(weight_OI):
             layer = PanelLinear(weight_OI, bias_O)
         else:
             layer = PackedLinear(weight_OI, bias_O)
             packed.append(layer)
-            if limit := limits[_shape_of(weight_OI, bias_O)]:
+            if limit:
                 layer.limit_rows(limit)
         setattr(parent, name, layer)
         num_replaced += 1
@@ -156,3 +157,11 @@ def _shape_of(weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> Shape:
 def _row_limit(layer: PackedLinear) -> int | None:
     with torch.inference_mode():
         return exact_row_limit(layer.multiply, layer.in_features, layer.out_features, layer.dtype)
+
+
+def _is_unreadable(layer: PackedLinear) -> bool:
+    """Whether our kernel cannot read a float32 layer. oneDNN is quicker with bfloat16 that only it reads."""
+    if layer.dtype != torch.float32:
+        return False
+    with torch.inference_mode():
+        return fitting_panels(layer.packed_weight, layer.bias_O, layer.shape, layer.dtype, layer.multiply) is None

@@ -49,15 +49,13 @@ def test_packing_drops_the_originals_and_reads_the_transposed_kind() -> None:
     expected = transposed(rows)
     holder = nn.Sequential(transposed)
     pack_linears(holder)
-    assert isinstance(holder[0], PackedLinear)
+    assert isinstance(holder[0], PackedLinear | PanelLinear)
     assert sum(parameter.numel() for parameter in holder.parameters()) == 0
     torch.testing.assert_close(holder(rows), expected)
 
 
-def test_where_few_rows_change_onednns_bits_layers_of_all_shapes_are_panels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        packed, "exact_row_limit", lambda _kernel, _width, out_width, _dtype: 0 if out_width == 96 else None
-    )
+def test_layers_of_a_shape_whose_bits_few_rows_change_in_onednn_are_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "exact_row_limit", lambda *_: 0)
     torch.manual_seed(0)
     layers = [nn.Linear(64, 96), nn.Linear(96, 40, bias=False)]
     holder = nn.Sequential(*layers)
