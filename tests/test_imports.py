@@ -52,12 +52,12 @@ DECODING = {
         state/sites state/step_walk state/rule_rows state/reference
         state/compiled state/convolution state/state_seam
         seam probe self_test threads linear/exact linear/row_limit
-        linear/row_counts linear/panels linear/readers linear/packed linear/int8
+        linear/row_counts linear/panels linear/panel_linear linear/readers linear/packed linear/int8
         linear/groups linear/grouped linear/int4 linear/roundings
         device/packed_matrix device/row_exact device/packed_linear
         linear/sizes
         layers/norms layers/activations experts/gates experts/separate
-        experts/interface experts/panel_linear experts/reading experts/fused experts/router experts/mixtures
+        experts/interface experts/reading experts/fused experts/router experts/mixtures
         device/grouped_experts
         files/weight files/skeleton files/gguf_types files/gguf_layout files/gguf_model
         files/quantized_checkpoint loading
