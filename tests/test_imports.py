@@ -90,7 +90,7 @@ DECODING = {
         limits fault sharing/fair_queue sequence intake sequence_step sharing/step_plan scheduler isolation
         step_costs tally tracing step_result resources engine warm_up start
     """,
-    "worker": "allocator arguments patience calls messages running_file heart inbox worker shard __main__",
+    "worker": "allocator arguments patience calls messages running_file heart inbox translation worker shard __main__",
     "audit": "tiny_configs audit __main__",
     "training": """
         replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
