@@ -39,6 +39,7 @@ DECODING = {
     "cache": """
         state_pool prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch
         step_tensors
+        prefix_file prefix_folder prefix_keeper
     """,
     "attention": """
         backend exact reference sdpa padded
@@ -51,12 +52,12 @@ DECODING = {
         state/sites state/step_walk state/rule_rows state/reference
         state/compiled state/convolution state/state_seam
         seam probe self_test threads linear/exact linear/row_limit
-        linear/row_counts linear/panels linear/readers linear/packed linear/int8
+        linear/row_counts linear/panels linear/panel_linear linear/readers linear/packed linear/int8
         linear/groups linear/grouped linear/int4 linear/roundings
         device/packed_matrix device/row_exact device/packed_linear
         linear/sizes
         layers/norms layers/activations experts/gates experts/separate
-        experts/interface experts/panel_linear experts/reading experts/fused experts/router experts/mixtures
+        experts/interface experts/reading experts/fused experts/router experts/mixtures
         device/grouped_experts
         files/weight files/skeleton files/gguf_types files/gguf_layout files/gguf_model
         files/quantized_checkpoint loading
@@ -90,7 +91,10 @@ DECODING = {
         limits fault sharing/fair_queue sequence intake sequence_step sharing/step_plan scheduler isolation
         step_costs tally tracing step_result resources engine warm_up start
     """,
-    "worker": "allocator arguments patience calls messages running_file heart inbox translation worker shard __main__",
+    "worker": """
+        allocator arguments patience calls messages session_copies running_file heart inbox translation worker shard
+        __main__
+    """,
     "audit": "tiny_configs audit __main__",
     "training": """
         replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
@@ -128,8 +132,8 @@ SERVER = {
         template_parser reply_formats
     """,
     "http": """
-        errors notices keys auth heads/faults heads/hosts rate_limits turn middleware sender sse tracing
-        idle_memory work_pool body connections repeated_lines
+        errors notices keys auth heads/faults heads/hosts rate_limits work/turn middleware sender sse tracing
+        idle_memory work/places work/work_pool body connections repeated_lines
     """,
     "settings": "memory engine port requests access process",
     "configuration": "config",

@@ -8,10 +8,12 @@ with its requests.
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import signal
 import time
+from collections.abc import Sequence
 
 import msgspec
 import zmq
@@ -29,7 +31,6 @@ from decoding.errors import GanderError, RequestRejected
 from decoding.kernels.cache import kernel_folder
 from decoding.model.kept_timings import KeptTimings
 from decoding.process.parent import end_with_any, is_orphan
-from decoding.stores.session_store import SessionStore
 from decoding.worker import messages
 from decoding.worker.allocator import give_back_memory
 from decoding.worker.arguments import WorkerArguments
@@ -37,10 +38,12 @@ from decoding.worker.calls import Call
 from decoding.worker.heart import Heart
 from decoding.worker.inbox import Inbox
 from decoding.worker.running_file import RunningFile
+from decoding.worker.session_copies import SessionCopies
 from decoding.worker.translation import ready_message, request_of, session_answer
 
-IDLE_POLL_MS = 200
+IDLE_POLL_MS, KEEPING_POLL_MS = 200, 1  # the latter while prompts are still to be kept in files
 TAKE_SECONDS = 0.003  # that messages may be taken in, and then requests be begun in, before the next step
+CLOSE_SECONDS = 2.0  # that files of prompts may still take once nothing runs
 IDLE_SECONDS = 20.0  # without work, after which memory is given back to the system
 REPORT_SECONDS = 0.5  # between two reports; the last step before a rest is reported at once
 COPY_SECONDS = 0.1  # at least, between two copies of sessions for the server
@@ -83,10 +86,13 @@ class Worker:
             return 1
         end_with_any(engine.model.ranks)
         self._tell_missing(engine)
+        gc.collect()
+        gc.freeze()  # what is loaded stays; looking through it holds all streams up for tens of milliseconds
         self._send([ready_message(engine, config)])
+        copies = SessionCopies(engine.sessions)
         while not is_orphan(self._parent) and not (self._is_draining and not self._has_work(engine)):
             self._heart.note_round()
-            self._take_messages(engine)
+            self._take_messages(engine, copies)
             self._begin_requests(engine)
             if engine.has_work:
                 self._step(engine)
@@ -94,7 +100,8 @@ class Worker:
                 self._rest(engine)
             self._report(engine)
             self._tell_missing(engine)
-            self._keep_sessions(engine.sessions)
+            self._keep_sessions(copies)
+        engine.close(CLOSE_SECONDS)
         return 0
 
     def tell_broken(self, error: Exception) -> None:
@@ -114,9 +121,10 @@ class Worker:
     def _has_work(self, engine: Engine) -> bool:
         return engine.has_work or len(self._waiting) > 0
 
-    def _take_messages(self, engine: Engine) -> None:
+    def _take_messages(self, engine: Engine, copies: SessionCopies) -> None:
         """Take messages for a moment. Wait a little for the first one when there is nothing to do."""
-        timeout = 0 if self._has_work(engine) or self._is_draining else IDLE_POLL_MS
+        poll = KEEPING_POLL_MS if engine.has_prompts_to_keep else IDLE_POLL_MS
+        timeout = 0 if self._has_work(engine) or self._is_draining else poll
         end = math.inf
         while time.monotonic() < end and self._inbox.poll(timeout):
             if timeout or end == math.inf:
@@ -129,7 +137,7 @@ class Worker:
                 case messages.Drain():
                     self._is_draining = True
                 case question:
-                    self._answer(engine, question)
+                    self._answer(engine, copies, question)
 
     def _begin_requests(self, engine: Engine) -> None:
         """Begin requests for a moment, at least one. What is raised for one ends it alone."""
@@ -167,10 +175,10 @@ class Worker:
             give_back_memory()
             self._idle_since = math.inf  # until there was work again
 
-    def _answer(self, engine: Engine, question: messages.SessionQuestion) -> None:
+    def _answer(self, engine: Engine, copies: SessionCopies, question: messages.SessionQuestion) -> None:
         if isinstance(question, messages.HandOver):
-            while (state := engine.sessions.take_changed()) is not None:
-                self._send([messages.SessionKept(state=state)])
+            while news := copies.take():
+                self._send(news)
         self._send([session_answer(engine.sessions, question, engine.model.vocab_size)])
 
     def _report(self, engine: Engine) -> None:
@@ -188,15 +196,12 @@ class Worker:
             self._missing = missing
             self._send([messages.Compiling(methods=missing)])
 
-    def _keep_sessions(self, sessions: SessionStore) -> None:
-        """Send a copy of one session that was used, if it is time to. Copies take at most a hundredth of the worker's
-        time."""
+    def _keep_sessions(self, copies: SessionCopies) -> None:
+        """Send a part of a session's copy, if it is time to. Copies take at most a hundredth of the worker's time."""
         started = time.monotonic()
         if started < self._next_copy:
             return
-        gone = [messages.SessionForgotten(tenant=name, session_id=each) for name, each in sessions.take_forgotten()]
-        state = sessions.take_changed()
-        self._send([*gone, *([] if state is None else [messages.SessionKept(state=state)])])
+        self._send(copies.take())
         now = time.monotonic()
         self._next_copy = now + max(COPY_SECONDS, (now - started) / COPY_SHARE)
 
@@ -207,9 +212,9 @@ class Worker:
         """Send what the last step said, if that is still to be sent."""
         self._send([])
 
-    def _send(self, batch: list[messages.FromWorker]) -> None:
+    def _send(self, news: Sequence[messages.FromWorker]) -> None:
         """Send messages after what the last step said."""
-        batch, self._untold = [*self._untold, *batch], []
+        batch, self._untold = [*self._untold, *news], []
         if batch:
             self._outbox.send(self._encoder.encode(messages.Batch(batch)))
 
