@@ -92,7 +92,8 @@ DECODING = {
         step_costs tally tracing step_result resources engine warm_up start
     """,
     "worker": """
-        allocator arguments patience calls messages session_copies running_file heart inbox worker shard __main__
+        allocator arguments patience calls messages session_copies running_file heart inbox translation worker shard
+        __main__
     """,
     "audit": "tiny_configs audit __main__",
     "training": """

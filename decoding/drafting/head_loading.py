@@ -38,7 +38,7 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
         raise ConfigError(f"draft_head is {name!r} and draft_model {other!r}; only one of them can draft")
     if name is None and other in NO_NAMES:
         return _load_own_head(config, target) if other in ("auto", OWN_HEAD) else None
-    fields = _head_fields(name or other)
+    fields = head_fields(name or other)
     if name is None and fields is None:
         return None
     name = name or other
@@ -53,12 +53,7 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
         return HeadModel(head, target, capture_on(target.device) if config.graphs else None)
 
 
-def is_head_name(name: str) -> bool:
-    """Whether a folder or hub name is a head's, by its config.json; False where there is none to be had."""
-    return _head_fields(name) is not None
-
-
-def _head_fields(name: str) -> dict[str, Any] | None:
+def head_fields(name: str) -> dict[str, Any] | None:
     """Of a head's config.json; None where a folder or hub name has none, or a model's. The bundled model's name is a
     model's as well; whoever loads a head that is asked for by name says what is wrong with it."""
     if name == BUNDLED_MODEL:
