@@ -103,18 +103,14 @@ DECODING = {
         heads/curves heads/train_head
     """,
     "bench": """
-        counts contestant drafting generate machine variant workload profile scripts targets
-        draft_trees/memory draft_trees/ways stand/trajectories stand/questions
-        stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
-        stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
+        options progress machine contestant workload tables/figures tables/table tables/report shapes drafting
         architectures/sizes architectures/drafted architectures/measure architectures/__main__
         kernels/compiled kernels/compile kernels/tune
-        draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__
-        replay/rows replay/tables replay/__main__
+        heads/contender heads/book heads/tables heads/target heads/__main__
+        replay/rows replay/tables replay/__main__ samples/questions samples/tables samples/__main__
         peers/children/child peers/children/gander_peer peers/children/transformers_peer
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
         peers/peer_process peers/rounds peers/options peers/gguf_asks peers/perplexity peers/tables peers/__main__
-        auto/runs auto/tables auto/plot auto/__main__
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/compilation sampling/__main__
         gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from decoding.bench.options import names
 from decoding.bench.peers.rounds import OURS
 from decoding.process.machine import cores
 from decoding.training.public_prompts import PROMPT_SETS
@@ -30,7 +31,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gander bench peers", description=DESCRIPTION)
     add = parser.add_argument
     add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all that the options allow")
-    add("--peers", type=_names, default=tuple(ADAPTERS), help=f"apart by commas, of {', '.join(ADAPTERS)}")
+    add("--peers", type=names, default=tuple(ADAPTERS), help=f"apart by commas, of {', '.join(ADAPTERS)}")
     add(
         "--interpreter",
         type=_interpreter,
@@ -45,10 +46,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--data", type=Path, metavar="FOLDER", help="drafted, with --gguf: the folder of prompt files")
     add("--text", type=Path, metavar="FILE", help="perplexity: a text, or JSON lines with a `prompt` each")
     add("--text-tokens", type=int, default=30_000, help="perplexity: of the text, from its beginning")
-    add("--dtypes", type=_names, default=DTYPES, help="plain: kinds of weights, apart by commas")
+    add("--dtypes", type=names, default=DTYPES, help="plain: kinds of weights, apart by commas")
     add("--widened", type=int, default=100, help="drafted: million parameters that the bundled model is widened to")
     default = f"{','.join(SKILLS)}, with --gguf {','.join(CHATS)} of {', '.join(PROMPT_SETS)}"
-    add("--workloads", type=_names, help=f"drafted: apart by commas; default {default}")
+    add("--workloads", type=names, help=f"drafted: apart by commas; default {default}")
     add("--drafted-dtype", default="float32", choices=DTYPES, help="drafted: the kind of weights")
     add("--rounds", type=int, default=5, help="a prompt each")
     add("--prompt-len", type=int, default=128, help="plain: tokens of a prompt")
@@ -75,10 +76,6 @@ def _checked(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> arg
         parser.error("with --gguf the part drafted needs --data, and perplexity --text")
     chosen.workloads = chosen.workloads or (CHATS if is_gguf else SKILLS)
     return chosen
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _interpreter(text: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from decoding.bench.peers import __main__ as command
+from decoding.bench.peers.folders import NUM_LAYERS, widen
 from decoding.bench.peers.gate import SAMPLE_SECONDS, IdleGate, MachineBusy, ProcessorTimes, read_processor_times
 from decoding.bench.peers.peer_process import (
     CHILD,
@@ -25,7 +26,6 @@ from decoding.bench.peers.peer_process import (
 )
 from decoding.bench.peers.rounds import Ask, Rounds, Row, Setting, agreement
 from decoding.bench.peers.tables import render_drafted, render_plain
-from decoding.bench.targets import NUM_LAYERS, widen_evenly
 from decoding.drafting.eagle.checkpoint import save_head
 from tests.heads import new_head
 from tests.models import VOCAB_SIZE, tiny
@@ -210,7 +210,7 @@ def test_nobody_to_measure_is_told_on_the_page() -> None:
 
 def test_an_evenly_widened_model_is_a_folder_that_says_the_same(tmp_path: Path) -> None:
     narrow = tiny("llama", 3).eval()
-    wide = widen_evenly(narrow, 10 * narrow.num_parameters())
+    wide = widen(narrow, 10 * narrow.num_parameters())
     assert wide.num_parameters() == pytest.approx(10 * narrow.num_parameters(), rel=0.02)
     wide.save_pretrained(tmp_path)
     loaded = type(wide).from_pretrained(tmp_path).eval()
@@ -219,7 +219,7 @@ def test_an_evenly_widened_model_is_a_folder_that_says_the_same(tmp_path: Path) 
     with torch.inference_mode():
         torch.testing.assert_close(loaded(ids).logits, narrow(ids).logits, atol=1e-5, rtol=1e-5)
     with pytest.raises(ValueError, match="cannot be widened to"):
-        widen_evenly(narrow, narrow.num_parameters())
+        widen(narrow, narrow.num_parameters())
 
 
 @pytest.fixture(scope="module")
