@@ -96,7 +96,7 @@ DECODING = {
         replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
-        card gosling first_tree tune_tree heads/options heads/prompts public_prompts tune_acceptance
+        gosling first_tree tune_tree heads/options heads/prompts public_prompts tune_acceptance
         heads/answers heads/roll
         heads/trees heads/rewards heads/ttt heads/target heads/gto heads/lessons heads/fresh_head
         heads/block/blocks heads/block/fresh_block heads/block/block_acceptance heads/trainer heads/acceptance
