@@ -112,7 +112,7 @@ DECODING = {
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
         peers/peer_process peers/rounds peers/options peers/asks peers/perplexity peers/tables peers/__main__
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
-        sampling/cases sampling/compilation sampling/__main__
+        sampling/cases sampling/__main__
         gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
         gpu/first_hour/kernels gpu/first_hour/page gpu/first_hour/__main__
         __main__
