@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -101,16 +101,17 @@ def _encode(tokenizer: Tokenizer, text: str) -> Tokens:
     return np.array(tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
 
-def chat_of(folder: Path) -> Callable[[str], list[int]] | None:
+def _chat_of(folder: Path) -> Callable[[str], list[int]] | None:
     """What encodes a user's message for the model in a folder, if it has a chat template."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     return partial(as_chat, tokenizer) if tokenizer.chat_template else None
 
 
 def load_workloads(
-    names: Iterable[str], tokenizer: Tokenizer, choice: PromptChoice, tell: Callable[[str], object]
+    names: Iterable[str], folder: Path, choice: PromptChoice, tell: Callable[[str], object]
 ) -> list[Workload]:
-    """The workloads whose file exists; a sentence reports each of the others."""
+    """The workloads whose file exists, for the model in a folder; a sentence reports each of the others."""
+    tokenizer, choice = Tokenizer.from_file(str(folder / "tokenizer.json")), replace(choice, chat=_chat_of(folder))
     found = []
     for name in names:
         workload = load_workload(name, tokenizer, choice)

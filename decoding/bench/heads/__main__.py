@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
-from tokenizers import Tokenizer
 
 from decoding.bench.contestant import Contestant, in_rounds, warm_up
 from decoding.bench.heads.book import Finding, Setting, Size, read_book
@@ -27,7 +26,7 @@ from decoding.bench.options import floats, names, refuse_unknown
 from decoding.bench.progress import bars_on
 from decoding.bench.tables.figures import pool, same_tokens
 from decoding.bench.tables.report import Report, command_line
-from decoding.bench.workload import HUMANEVAL, NAMES, PromptChoice, Workload, chat_of, load_workloads
+from decoding.bench.workload import HUMANEVAL, NAMES, PromptChoice, Workload, load_workloads
 from decoding.core.speculation_params import SpeculationParams
 from decoding.drafting.eagle.eagle_tree import BEAM, MOST_DEPTH, NUM_NODES
 from decoding.engine.engine import Engine
@@ -85,7 +84,7 @@ class Heads:
         self.target = find_target(chosen.model, chosen.threads)
         self._machine = f"{describe_machine()}, threads {chosen.threads or 'measured'}"
         self._run = datetime.now(UTC).isoformat(timespec="seconds")
-        self._workloads = self._load_workloads(Tokenizer.from_file(str(self.target.folder / "tokenizer.json")))
+        self._workloads = self._load_workloads()
 
     def run(self) -> int:
         """Measure what is missing; 1 if some contender did not give the tokens of the others."""
@@ -188,18 +187,16 @@ class Heads:
     def _size_of(self, contender: Contender) -> Size | None:
         return self.book.size_of(contender.digest, self.target.digest, self.target.numbers)
 
-    def _load_workloads(self, tokenizer: Tokenizer) -> list[Workload]:
+    def _load_workloads(self) -> list[Workload]:
         """The workloads, with as many prompts as acceptance or speed needs."""
         chosen = self.chosen
-        count = max(chosen.prompts, chosen.rounds)
         choice = PromptChoice(
-            count=count,
+            count=max(chosen.prompts, chosen.rounds),
             max_tokens=chosen.max_tokens,
             max_prompt_len=MAX_PROMPT_LEN,
             data=chosen.data,
-            chat=chat_of(self.target.folder),
         )
-        return load_workloads(chosen.workloads, tokenizer, choice, self.console.print)
+        return load_workloads(chosen.workloads, self.target.folder, choice, self.console.print)
 
     def _counted(self) -> list[tuple[Workload, Setting]]:
         """The workloads and settings that acceptance is counted on."""

@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
-from tokenizers import Tokenizer
 
 from decoding.bench.machine import describe_machine
 from decoding.bench.options import floats, names, numbers, refuse_unknown
@@ -21,7 +20,7 @@ from decoding.bench.progress import bars_on
 from decoding.bench.replay.rows import NONE, Kept, Plan, Row, Way, load_kept, measure_row, way_of
 from decoding.bench.replay.tables import differing, render
 from decoding.bench.tables.report import write_figures, write_section
-from decoding.bench.workload import NAMES, PromptChoice, Workload, chat_of, load_workloads
+from decoding.bench.workload import NAMES, PromptChoice, Workload, load_workloads
 from decoding.config import EngineConfig
 from decoding.drafting.registry import AUTO
 from decoding.engine.engine import Engine
@@ -88,16 +87,10 @@ class Replay:
 
     def workloads(self) -> list[Workload]:
         chosen = self.chosen
-        folder = Path(resolve(self.config)[1])
         choice = PromptChoice(
-            count=chosen.prompts,
-            max_tokens=chosen.max_tokens,
-            max_prompt_len=MAX_PROMPT_LEN,
-            data=chosen.data,
-            chat=chat_of(folder),
+            count=chosen.prompts, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN, data=chosen.data
         )
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        return load_workloads(chosen.workloads, tokenizer, choice, self.console.print)
+        return load_workloads(chosen.workloads, Path(resolve(self.config)[1]), choice, self.console.print)
 
     def missing(self) -> list[tuple[Way, Workload, float, int]]:
         """The rows that are still to be measured."""

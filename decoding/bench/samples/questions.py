@@ -60,7 +60,7 @@ def held_out(count: int, encode: Callable[[str], list[int]], room: int) -> list[
 
 def read_questions(file: Path, count: int, encode: Callable[[str], list[int]], room: int) -> list[Question]:
     """The first `count` rows of a file of {"prompt", "reference"} rows, whose reference ends in `#### number`. Raises
-    ConfigError for a row that lacks a field or the number."""
+    ConfigError for a row that lacks a field or the number, and for an empty file."""
     found = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines()[:count], 1):
         row = json.loads(line)
@@ -68,6 +68,8 @@ def read_questions(file: Path, count: int, encode: Callable[[str], list[int]], r
         if "prompt" not in row or answer is None:
             raise ConfigError(f"{file.name}, line {number}: needs a prompt and a reference that ends in #### number")
         found.append(_question(encode(row["prompt"]), read_number(answer[0]), room))
+    if not found:
+        raise ConfigError(f"{file.name} has no rows")
     return found
 
 
