@@ -90,7 +90,9 @@ DECODING = {
         limits fault sharing/fair_queue sequence intake sequence_step sharing/step_plan scheduler isolation
         step_costs tally tracing step_result resources engine warm_up start
     """,
-    "worker": "allocator arguments patience calls messages running_file heart inbox worker shard __main__",
+    "worker": """
+        allocator arguments patience calls messages session_copies running_file heart inbox worker shard __main__
+    """,
     "audit": "tiny_configs audit __main__",
     "training": """
         replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
@@ -124,8 +126,8 @@ SERVER = {
         template_parser reply_formats
     """,
     "http": """
-        errors notices keys auth heads/faults heads/hosts rate_limits turn middleware sender sse tracing
-        idle_memory work_pool body connections repeated_lines
+        errors notices keys auth heads/faults heads/hosts rate_limits work/turn middleware sender sse tracing
+        idle_memory work/places work/work_pool body connections repeated_lines
     """,
     "settings": "config",
     "schemas": """

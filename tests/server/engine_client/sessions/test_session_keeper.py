@@ -68,6 +68,23 @@ def test_what_could_not_be_written_is_written_later_unless_it_was_forgotten() ->
     run(test())
 
 
+def test_a_copy_that_comes_in_parts_is_kept_once_it_is_whole() -> None:
+    async def test() -> None:
+        sessions = keeper(None)
+        parts = [SessionState("alice", "a", {"ngrams": [b"1", b"2"]}), SessionState("alice", "a", {"ngrams": [b"3"]})]
+        last = SessionState("alice", "a", {"replies": [b"4"]})
+        sessions.on_news(SessionKept(state=parts[0], is_last=False))
+        assert sessions.kept("alice", "a") is None
+        for number, part in enumerate(parts):  # from the start, since the copy before was given up
+            sessions.on_news(SessionKept(state=part, is_first=number == 0, is_last=False))
+        sessions.on_news(SessionKept(state=last, is_first=False))
+        assert sessions.kept("alice", "a") == SessionState(
+            "alice", "a", {"ngrams": [b"1", b"2", b"3"], "replies": [b"4"]}
+        )
+
+    run(test())
+
+
 def test_the_oldest_that_cannot_be_written_are_dropped_where_they_are_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_keeper, "MOST_UNWRITTEN_BYTES", 250)
 
