@@ -42,7 +42,6 @@ from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.experts.fused import fuse_experts
 from decoding.model.experts.interface import use_experts
 from decoding.model.experts.mixtures import Mixtures
-from decoding.model.experts.panel_linear import has_panels
 from decoding.model.experts.reading import separate_experts
 from decoding.model.experts.router import fuse_routers
 from decoding.model.features import FeatureTap
@@ -55,6 +54,7 @@ from decoding.model.layers.stack import stack_of
 from decoding.model.linear import exact as linear_exact
 from decoding.model.linear.grouped import GroupedEmbedding
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
+from decoding.model.linear.panel_linear import has_panels
 from decoding.model.linear.roundings import check_rounding, round_weights
 from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.linear.sizes import num_bytes_in, num_weights_in

@@ -43,8 +43,9 @@ from decoding.worker.inbox import Inbox
 from decoding.worker.running_file import RunningFile
 from decoding.worker.session_copies import SessionCopies
 
-IDLE_POLL_MS = 200
+IDLE_POLL_MS, KEEPING_POLL_MS = 200, 1  # the latter while prompts are still to be kept in files
 TAKE_SECONDS = 0.003  # that messages may be taken in, and then requests be begun in, before the next step
+CLOSE_SECONDS = 2.0  # that files of prompts may still take once nothing runs
 IDLE_SECONDS = 20.0  # without work, after which memory is given back to the system
 REPORT_SECONDS = 0.5  # between two reports; the last step before a rest is reported at once
 COPY_SECONDS = 0.1  # at least, between two copies of sessions for the server
@@ -131,6 +132,7 @@ class Worker:
             self._report(engine)
             self._tell_missing(engine)
             self._keep_sessions(copies)
+        engine.close(CLOSE_SECONDS)
         return 0
 
     def tell_broken(self, error: Exception) -> None:
@@ -152,7 +154,8 @@ class Worker:
 
     def _take_messages(self, engine: Engine, copies: SessionCopies) -> None:
         """Take messages for a moment. Wait a little for the first one when there is nothing to do."""
-        timeout = 0 if self._has_work(engine) or self._is_draining else IDLE_POLL_MS
+        poll = KEEPING_POLL_MS if engine.has_prompts_to_keep else IDLE_POLL_MS
+        timeout = 0 if self._has_work(engine) or self._is_draining else poll
         end = math.inf
         while time.monotonic() < end and self._inbox.poll(timeout):
             if timeout or end == math.inf:

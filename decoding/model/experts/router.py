@@ -16,7 +16,7 @@ from torch import nn
 
 from decoding.kernels.cpu.experts import TARGET_SHARES, route_floats, route_halves
 from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms
-from decoding.model.experts.panel_linear import PanelLinear, fits_panels
+from decoding.model.linear.panel_linear import PanelLinear, fits_panels
 
 # Shape suffixes: M rows, E model width, X experts, K experts of a row.
 TRIAL_ROWS = 64

@@ -512,6 +512,7 @@ def test_a_round_takes_messages_and_begins_requests_for_a_few_milliseconds(monke
     engine: Any = SimpleNamespace(
         has_work=True,
         compiling_ids=[],
+        has_prompts_to_keep=False,
         model=SimpleNamespace(eos_token_ids=frozenset()),
         add=clock.slow(lambda request: begun.append(request.id)),
     )

@@ -13,13 +13,13 @@ from decoding.kernels.cpu.program import MOST_ROWS
 from decoding.model.experts.fused import FusedExperts, fuse_experts
 from decoding.model.experts.gates import ClampedGate, GateKernel
 from decoding.model.experts.interface import own_forward, use_experts
-from decoding.model.experts.panel_linear import has_panels
 from decoding.model.experts.reading import separate_experts
 from decoding.model.experts.separate import ExpertLayers, SeparateExperts
 from decoding.model.layers.activations import FusedSilu
 from decoding.model.linear.grouped import GroupedLinear
 from decoding.model.linear.groups import quantized
 from decoding.model.linear.int8 import Int8Linear, can_round_to_int8
+from decoding.model.linear.panel_linear import has_panels
 from decoding.model.self_test import long_chain
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
