@@ -18,7 +18,10 @@ from server.settings.port import PortSettings
 from server.settings.process import ProcessSettings
 from server.settings.requests import RequestSettings
 
-PATHS = ("model", "draft_model", "draft_head", "tree", "chat_template", "sessions_dir", "sessions_key", "api_key_file")
+PATHS = (
+    *("model", "draft_model", "draft_head", "tree", "chat_template"),
+    *("prefix_dir", "sessions_dir", "sessions_key", "api_key_file"),
+)
 
 
 # Pydantic, and so `gander serve --help`, has the fields of the last group first.

@@ -96,6 +96,7 @@ def _gauges(totals: StepTotals) -> Iterator[Metric]:
         ("draft_bytes", "Bytes of the draft model's weights and its part of the slots", engine.draft_bytes),
         ("state_bytes", "Bytes of the states that the model's layers carry from token to token", engine.state_bytes),
         ("state_checkpoints", "States that are kept for prompts that begin alike", engine.state_checkpoints),
+        ("kept_prompts_bytes", "Bytes of the files in --prefix-dir", engine.kept_bytes),
         ("speedup", SPEEDUP, totals.speedup),
     )
     for name, text, value in rows:
@@ -103,12 +104,16 @@ def _gauges(totals: StepTotals) -> Iterator[Metric]:
 
 
 def _counters(totals: StepTotals) -> Iterator[Metric]:
+    engine = totals.engine
     rows: tuple[tuple[str, str, float], ...] = (
         ("steps", "Engine steps, each one packed forward", totals.steps),
         ("rows", "Tokens of all packed forwards, drafted and prompt tokens included, padding not", totals.rows),
         ("prefill_rows", "Prompt tokens of all packed forwards", totals.prefill_rows),
         ("prefix_cache_queries_tokens", "Tokens of prompts that were looked up in the cache", totals.prefix_queries),
         ("prefix_cache_hits_tokens", "Tokens of prompts found in the cache, so not run", totals.prefix_hits),
+        ("kept_prompts_hits", "Prompts for which files in --prefix-dir were read", engine.kept_hits),
+        ("kept_prompts_tokens", "Tokens of prompts that were read from these, so not run", engine.kept_tokens),
+        ("kept_prompts_seconds", "Seconds that reading them took, beside steps", engine.kept_seconds),
         ("preemptions", "Requests that gave up their place or room to others, to be run again", totals.preemptions),
         ("step_seconds", "Seconds spent in steps", totals.step_seconds),
         ("decode_seconds", f"Seconds spent in {DECODE_STEPS}", totals.decode_seconds),

@@ -105,6 +105,15 @@ class EngineSettings(BaseModel):
     prefix_cache: bool = Field(
         default=ENGINE.prefix_cache, description="Run a prefix that prompts share only once; replies stay the same"
     )
+    prefix_dir: str | None = Field(
+        default=ENGINE.prefix_dir,
+        description="A folder that keeps the cached rows of prompts, for later starts and other workers; on a CPU",
+    )
+    prefix_bytes: int = Field(
+        default=ENGINE.prefix_bytes,
+        ge=SMALLEST_CACHE,
+        description="Most bytes of the files in --prefix-dir; above, the least recently used ones are deleted",
+    )
     max_nodes: int = Field(default=ENGINE.max_nodes, ge=0, description="Largest draft tree a request may ask for")
     session_bytes: int = Field(
         default=ENGINE.session_bytes, ge=0, description="Most bytes each store of one session may take"
