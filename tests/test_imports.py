@@ -100,27 +100,23 @@ DECODING = {
         replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
-        card gosling first_tree tune_tree heads/options heads/prompts public_prompts tune_acceptance
+        gosling first_tree tune_tree heads/options heads/prompts public_prompts tune_acceptance
         heads/answers heads/roll
         heads/trees heads/rewards heads/ttt heads/target heads/gto heads/lessons heads/fresh_head
         heads/block/blocks heads/block/fresh_block heads/block/block_acceptance heads/trainer heads/acceptance
         heads/curves heads/train_head
     """,
     "bench": """
-        counts contestant drafting generate machine variant workload profile scripts targets
-        draft_trees/memory draft_trees/ways stand/trajectories stand/questions
-        stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
-        stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
+        options progress machine contestant workload tables/figures tables/table tables/report shapes drafting
         architectures/sizes architectures/drafted architectures/measure architectures/__main__
         kernels/compiled kernels/compile kernels/tune
-        draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__
-        replay/rows replay/tables replay/__main__
+        heads/contender heads/book heads/tables heads/target heads/__main__
+        replay/rows replay/tables replay/__main__ samples/questions samples/tables samples/__main__
         peers/children/child peers/children/gander_peer peers/children/transformers_peer
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
-        peers/peer_process peers/rounds peers/options peers/gguf_asks peers/perplexity peers/tables peers/__main__
-        auto/runs auto/tables auto/plot auto/__main__
+        peers/peer_process peers/rounds peers/options peers/asks peers/perplexity peers/tables peers/__main__
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
-        sampling/cases sampling/compilation sampling/__main__
+        sampling/cases sampling/__main__
         gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
         gpu/first_hour/kernels gpu/first_hour/page gpu/first_hour/__main__
         __main__

@@ -1,4 +1,4 @@
-"""What all engines are asked of a GGUF file: token ids by the file's own tokenizer and chat template.
+"""What all engines are asked of a model, a folder or a GGUF file: token ids by its own tokenizer and chat template.
 
 Knows nothing of the engines. Invariant: every engine gets the same token ids.
 """
@@ -6,9 +6,10 @@ Knows nothing of the engines. Invariant: every engine gets the same token ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from decoding.bench.peers.rounds import Ask
 from decoding.errors import ConfigError
@@ -16,22 +17,27 @@ from decoding.model.checkpoint import folder_of
 from decoding.training.public_prompts import Prompt, as_chat, read_text
 
 
-class GgufAsks:
-    """Raises ConfigError for a file that cannot be served."""
+class ModelAsks:
+    """Raises ConfigError for what cannot be served."""
 
     def __init__(self, path: Path) -> None:
-        folder = folder_of(str(path))
-        if not path.is_file() or folder == str(path):
-            raise ConfigError(f"{path} is no GGUF file")
-        self._tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.vocab_size: int = AutoConfig.from_pretrained(folder).get_text_config().vocab_size
-        ends = GenerationConfig.from_pretrained(folder).eos_token_id
-        self._end_tokens = [ends] if isinstance(ends, int) else list(ends or [])
+        self._folder = folder_of(str(path))
+        if not Path(self._folder).is_dir():
+            raise ConfigError(f"{path} is no folder with a model and no GGUF file")
+        self.vocab_size: int = AutoConfig.from_pretrained(self._folder).get_text_config().vocab_size
+
+    @cached_property
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self._folder)
+        return tokenizer
 
     def chats(self, prompts: Sequence[Prompt], max_tokens: int) -> Ask:
         """The first turns of these prompts, each as a chat. Replies end where the model ends them."""
         encoded = [as_chat(self._tokenizer, prompt.turns[0]) for prompt in prompts]
-        return Ask(prompts=encoded, max_tokens=max_tokens, end_tokens=self._end_tokens)
+        ends = GenerationConfig.from_pretrained(self._folder).eos_token_id
+        return Ask(
+            prompts=encoded, max_tokens=max_tokens, end_tokens=[ends] if isinstance(ends, int) else list(ends or [])
+        )
 
     def windows(self, text: Path, num_tokens: int, window_len: int) -> list[list[int]]:
         """The first `num_tokens` tokens of a text in windows of `window_len`; a shorter rest is left out. Raises
