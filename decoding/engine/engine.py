@@ -13,7 +13,7 @@ import torch
 
 from decoding.cache.batch import pack
 from decoding.cache.block_pool import BLOCK_LEN
-from decoding.core.events import Finished, PromptLogprobs, Tokens
+from decoding.core.events import Finished, PromptLogprobs, PromptProgress, Tokens
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import EngineStats, RequestStats
 from decoding.costs.pricing import Pricing, Rate, losses
@@ -23,7 +23,7 @@ from decoding.engine.isolation import Isolation
 from decoding.engine.resources import Resources
 from decoding.engine.scheduler import Scheduler
 from decoding.engine.sequence import namespace_of
-from decoding.engine.sequence_step import SequenceStep
+from decoding.engine.sequence_step import SequenceStep, progress_of
 from decoding.engine.step_result import StepResult
 from decoding.engine.tally import StepTally, outcome_of
 from decoding.engine.tracing import trace_step
@@ -33,6 +33,8 @@ from decoding.stores.session_store import SessionLimits, SessionStore
 
 GRAMMAR_PATIENCE = 0.02  # seconds that a step waits for a grammar when nothing else is to be done
 SESSIONS_NOTED_EVERY = 16  # steps
+
+Announce = Callable[[list[str], list[PromptProgress]], None]  # the requests' ids, and how far prompts are that go on
 
 
 class Engine:
@@ -120,17 +122,17 @@ class Engine:
         return [*(sequence.request.id for sequence in self._scheduler.all()), *self._intake.pending]
 
     def step(
-        self, meanwhile: Callable[[], None] = lambda: None, announce: Callable[[list[str]], None] = lambda _: None
+        self, meanwhile: Callable[[], None] = lambda: None, announce: Announce = lambda _ids, _progress: None
     ) -> StepResult:
         """One packed forward over all running sequences. What is raised for one of them ends that one.
 
         meanwhile: what the caller has to do beside, for which there is time between launch and wait. announce: is told
-        the ids of the requests that the step runs, before it does.
+        which requests the step runs, before it does.
         """
         tally, result, isolation = StepTally(), StepResult(), Isolation()
         self._queue_ready(result)
         steps = self._scheduler.next_steps()
-        announce([step.sequence.request.id for step in steps])
+        announce([step.sequence.request.id for step in steps], progress_of(steps))
         if not steps:
             meanwhile()
             self._intake.wait(GRAMMAR_PATIENCE)

@@ -20,7 +20,7 @@ import zmq
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from decoding.config import EngineConfig
-from decoding.core.events import Finished
+from decoding.core.events import Finished, PromptProgress
 from decoding.core.request import FinishReason
 from decoding.core.stats import RequestStats, StepStats
 from decoding.engine.compiling.kernels import Kernels
@@ -109,9 +109,15 @@ class Worker:
         self._send([messages.Broke(error=f"the engine broke ({type(error).__name__})")])
 
     def _step(self, engine: Engine) -> None:
-        """Run a step and send what it says: at once, or while a device runs the next one."""
+        """Run a step. Send how far prompts are before it, and what it says at once, or while a device runs the next."""
         self._idle_since = None
-        result = engine.step(self._tell, lambda ids: self._running.write([*ids, *engine.compiling_ids]))
+
+        def announce(request_ids: list[str], progress: list[PromptProgress]) -> None:
+            self._running.write([*request_ids, *engine.compiling_ids])
+            if progress:
+                self._send(progress)
+
+        result = engine.step(self._tell, announce)
         self._untold = [*result.events]
         if not (engine.runs_ahead and engine.has_work):
             self._tell()

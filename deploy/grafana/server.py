@@ -52,6 +52,15 @@ LATENCY = Section(
             quantiles("gander_time_to_first_token_seconds"),
         ),
         graph(
+            "Time to first token by prompt",
+            "The median, by how many tokens the prompt has: up to so many, or more.",
+            "s",
+            {
+                "{{prompt_tokens}}": "histogram_quantile(0.5, "
+                f"{sum_rate('gander_time_to_first_token_seconds_bucket', by='le, prompt_tokens')})"
+            },
+        ),
+        graph(
             "Time per output token",
             "First token to last, divided by the tokens after the first.",
             "s",
@@ -94,6 +103,12 @@ LOAD = Section(
             "cache, or too many run.",
             "none",
             {"running": total("gander_running"), "waiting": total("gander_waiting")},
+        ),
+        graph(
+            "Prompt tokens remaining",
+            "Tokens of open requests' prompts that have not run yet, be it that they wait or run.",
+            "none",
+            {"remaining": total("gander_prompt_tokens_remaining")},
         ),
         graph(
             "Wait in the queue",

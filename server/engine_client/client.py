@@ -85,6 +85,10 @@ class EngineClient:
         """How many requests have no end yet, by tenant and by whether they have a first token."""
         return self._requests.num_by_tenant()
 
+    def num_prompt_tokens_left(self) -> int:
+        """How many prompt tokens of open requests are still to be run, as far as the workers have told."""
+        return self._requests.num_prompt_tokens_left()
+
     def num_bytes(self) -> int:
         """Bytes that requests without an end hold in their workers."""
         return self._requests.num_bytes(None)

@@ -55,9 +55,11 @@ def worker_metrics(workers: Sequence[Worker]) -> Iterator[Metric]:
     yield from (ready, given)
 
 
-def load_metrics(counts: Mapping[tuple[str, bool], int], num_bytes: int) -> Iterator[Metric]:
-    """Open requests, labelled with their API key (the first digits of its hash) and whether they have a token yet; and
-    the bytes that they hold.
+def load_metrics(
+    counts: Mapping[tuple[str, bool], int], num_bytes: int, num_prompt_tokens_left: int
+) -> Iterator[Metric]:
+    """Open requests, labelled with their API key (the first digits of its hash) and whether they have a token yet;
+    the bytes that they hold; and what of their prompts is to be run.
 
     counts: by tenant and whether the first token has come."""
     gauge = GaugeMetricFamily(
@@ -68,6 +70,8 @@ def load_metrics(counts: Mapping[tuple[str, bool], int], num_bytes: int) -> Iter
     yield gauge
     text = "Memory that open requests hold in their workers beside the KV cache, estimated"
     yield GaugeMetricFamily("gander_request_bytes", text, num_bytes)
+    text = "Prompt tokens of open requests that have not run yet; of a running prompt as told twice a second at most"
+    yield GaugeMetricFamily("gander_prompt_tokens_remaining", text, num_prompt_tokens_left)
 
 
 def ready_metrics(model_name: str, engine: Ready) -> Iterator[Metric]:
