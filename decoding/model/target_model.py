@@ -24,6 +24,7 @@ from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.cache.step_tensors import StepTensors
 from decoding.config import EngineConfig, Weights
 from decoding.errors import ConfigError, ModelRefused, listed
+from decoding.model import row_safe
 from decoding.model.checkpoint import (
     eos_token_ids,
     fingerprint,
@@ -34,22 +35,19 @@ from decoding.model.checkpoint import (
     resolve_attention,
 )
 from decoding.model.device.capture import Capture, capture_on
-from decoding.model.device.compiling import LEAST_ROWS
 from decoding.model.device.graph_runner import BUCKETS, FIXED_ROWS, GraphRunner, buckets_for
-from decoding.model.device.runner import Forward, Progress, Runner, silent
-from decoding.model.device.static_forward import StaticForward
-from decoding.model.device.stopwatch import stopwatch_on
-from decoding.model.experts.fused import fuse_experts
-from decoding.model.experts.interface import use_experts
-from decoding.model.experts.mixtures import Mixtures
+from decoding.model.device.runner import Forward, Progress, Runner, silent, stopwatch_on
+from decoding.model.device.static_forward import LEAST_ROWS, StaticForward
+from decoding.model.experts.cpu_experts import Mixtures, fuse_experts
 from decoding.model.experts.panel_linear import has_panels
 from decoding.model.experts.reading import separate_experts
 from decoding.model.experts.router import fuse_routers
+from decoding.model.experts.separate import use_experts
 from decoding.model.features import FeatureTap
 from decoding.model.files.skeleton import ScaledEmbedding
 from decoding.model.layers import activations
 from decoding.model.layers.activations import fuse_activations
-from decoding.model.layers.fuse import fuse_layers
+from decoding.model.layers.cpu_parts import fuse_layers
 from decoding.model.layers.norms import fuse_norms
 from decoding.model.layers.stack import stack_of
 from decoding.model.linear import exact as linear_exact
@@ -61,9 +59,8 @@ from decoding.model.linear.sizes import num_bytes_in, num_weights_in
 from decoding.model.loading import UNPACKED, PackedWeights, load_model
 from decoding.model.probe import probe
 from decoding.model.refusal import refusing
-from decoding.model.rowwise import row_safe
-from decoding.model.rowwise.replaced_functions import ReplacedFunctions, Replacements
-from decoding.model.rowwise.row_safe import make_row_safe
+from decoding.model.replacing import ReplacedFunctions, Replacements
+from decoding.model.row_safe import make_row_safe
 from decoding.model.seam import SERVING, Seam, set_implementation
 from decoding.model.self_test import (
     TOLERANCES,
@@ -239,7 +236,7 @@ class TargetModel:
     def _fuse_on_device(self, trials: Sequence[StepBatch], progress: Progress) -> int:
         """Have layers run in few launches where they then compute the same, and report how many do, and why others do
         not."""
-        from decoding.model.device.layers.fuse import fuse_device_layers  # Triton may not be installed elsewhere
+        from decoding.model.layers.device_parts import fuse_device_layers  # Triton may not be installed elsewhere
 
         progress("Fusing layers", 0.8)
         fusion = fuse_device_layers(self._model, self._seam, self._run, trials)
@@ -418,7 +415,7 @@ class TargetModel:
 
 
 def _group_experts(model: nn.Module, progress: Progress) -> None:
-    from decoding.model.device.grouped_experts import group_experts  # Triton may not be installed elsewhere
+    from decoding.model.experts.device_experts import group_experts  # Triton may not be installed elsewhere
 
     if reasons := group_experts(model):
         progress(f"Some experts run one after another: {listed(reasons)}", 0.6)

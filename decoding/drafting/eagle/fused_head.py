@@ -19,12 +19,12 @@ from decoding.drafting.mtp.network import MtpHead
 from decoding.kernels.cpu.attention import exact as exact_kernel
 from decoding.kernels.cpu.program import NUM_ROWS, SOURCE, TARGET, Call, Program, Rooms
 from decoding.kernels.cpu.rows import COSINES, IDS, SINES, add_floats, add_halves, look_up
-from decoding.model.layers.decoder_layer import LayerCalls, Parts
-from decoding.model.layers.fuse import parts_of
+from decoding.model.layers.cpu_layer import LayerCalls, Parts
+from decoding.model.layers.cpu_parts import parts_of
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.layers.stack import are_known_ends, embedding_call
 from decoding.model.linear.grouped import GroupedEmbedding
-from decoding.model.rowwise.row_safe import RotaryTable
+from decoding.model.row_safe import RotaryTable
 
 # Shape suffixes: M rows of the step, T rows of a room, R rows that are asked of, V vocabulary, D head width, E width,
 # W draft vocabulary.

@@ -20,7 +20,7 @@ from decoding.model.linear.int8 import can_round_to_int8, round_linears
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.linear.sizes import num_bytes_in
-from decoding.model.rowwise.row_safe import make_row_safe
+from decoding.model.row_safe import make_row_safe
 from decoding.model.target_model import TargetModel
 from decoding.model.threads import ThreadChoice, use_threads
 from decoding.stores.successor_table import NUM_SUCCESSORS

@@ -19,7 +19,7 @@ from decoding.drafting.mtp.layout import EMBEDDING_NORM, HIDDEN_NORM, LAYOUTS
 from decoding.drafting.mtp.network import MtpHead, of_one_layer
 from decoding.drafting.mtp.stored_module import StoredModule, stored_module
 from decoding.errors import ConfigError, listed
-from decoding.model.experts.interface import use_experts
+from decoding.model.experts.separate import use_experts
 from decoding.model.files.weight import PackedWeight, Weight
 from decoding.model.memory import check_weights_fit
 from decoding.model.target_model import TargetModel
@@ -63,7 +63,7 @@ def _assemble(stored: StoredModule, target: TargetModel) -> MtpHead:
     joining = {name: tensors.pop(name) for name in JOINING if name in tensors}
     body = _body(tensors, told, target).to(target.device)
     if target.attention == "triton":
-        from decoding.model.device.grouped_experts import group_experts  # Triton may not be installed elsewhere
+        from decoding.model.experts.device_experts import group_experts  # Triton may not be installed elsewhere
 
         group_experts(body)
     elif target.device.type == "cpu":

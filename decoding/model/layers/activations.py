@@ -15,7 +15,7 @@ from transformers.activations import SiLUActivation
 
 from decoding.kernels.cpu.program import Call, Team
 from decoding.kernels.cpu.rows import NUM_FIELDS, gate_floats, gate_halves
-from decoding.model.rowwise.replaced_functions import Replacements
+from decoding.model.replacing import Replacements
 
 ALONE_NUMBERS = 1 << 14  # for no more numbers, waking another thread costs more than it saves
 DTYPES = (torch.float32, torch.bfloat16)

@@ -19,11 +19,11 @@ from decoding.kernels.cpu.attention.step_table import Table
 from decoding.kernels.cpu.program import NUM_ROWS, TARGET, Call, Program, Rooms
 from decoding.kernels.cpu.rows import COSINES, IDS, SINES, look_up
 from decoding.model.features import FeatureTap
-from decoding.model.layers.decoder_layer import FusedLayer, LayerCalls, Parts
+from decoding.model.layers.cpu_layer import FusedLayer, LayerCalls, Parts
 from decoding.model.layers.mlp import AnyLinear
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.linear.grouped import GroupedEmbedding
-from decoding.model.rowwise.row_safe import RotaryTable
+from decoding.model.row_safe import RotaryTable
 
 # Shape suffixes: L layers, M tokens and padding, T the most tokens, R tokens that need logits, E width, V vocabulary.
 OF_MODEL, OF_DECODER = {"model", "lm_head"}, {"embed_tokens", "layers", "norm", "rotary_emb"}

@@ -22,10 +22,8 @@ from decoding.cache.batch import StepBatch
 from decoding.cache.state_pool import SequenceState
 from decoding.core.tree import IntArray
 from decoding.kernels.cpu.states.order import Walk
-from decoding.model.rowwise.row_safe import RowSafeActivation
-from decoding.model.state.compiled import CompiledWalk, fits
+from decoding.model.row_safe import RowSafeActivation
 from decoding.model.state.convolution import convolve, slide
-from decoding.model.state.reference import Job, ReferenceWalk
 from decoding.model.state.rule_rows import RuleRows, delta_rows, mamba_1_rows, mamba_2_rows
 from decoding.model.state.sites import (
     CONVOLUTION,
@@ -38,7 +36,7 @@ from decoding.model.state.sites import (
     head_width,
     state_shape,
 )
-from decoding.model.state.step_walk import StepWalk, chain_walk, walk_of
+from decoding.model.state.walk import CompiledWalk, Job, ReferenceWalk, StepWalk, chain_walk, fits, walk_of
 
 # Shape suffixes: N tokens and padding, M tokens of the step, C channels, W inputs that a convolution looks back at,
 # H heads, V value width, B segments.

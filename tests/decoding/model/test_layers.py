@@ -14,13 +14,13 @@ from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
 from decoding.kernels.cpu.program import MOST_ROWS
 from decoding.model.layers.activations import REPLACED, FusedSilu
-from decoding.model.layers.decoder_layer import FusedLayer
-from decoding.model.layers.fuse import fuse_layers
-from decoding.model.layers.fused_mlp import FusedMlp
+from decoding.model.layers.cpu_layer import FusedLayer
+from decoding.model.layers.cpu_parts import fuse_layers
+from decoding.model.layers.mlp import FusedMlp
 from decoding.model.layers.stack import Stack, stack_of
 from decoding.model.linear import readers
 from decoding.model.linear.int8 import can_round_to_int8
-from decoding.model.rowwise.replaced_functions import ReplacedFunctions
+from decoding.model.replacing import ReplacedFunctions
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
 from tests.decoding.model.test_panels import DTYPES

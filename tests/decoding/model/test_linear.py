@@ -13,8 +13,8 @@ from decoding.model.layers.norms import FusedRmsNorm, fuse_norms
 from decoding.model.linear import exact as exact_linear
 from decoding.model.linear.exact import REPLACED, row_exact_linear
 from decoding.model.linear.packed import PackedLinear, can_pack, pack_linears
-from decoding.model.rowwise.replaced_functions import ReplacedFunctions
-from decoding.model.rowwise.row_safe import RotaryTable, RowSafeActivation, make_row_safe, safe_length
+from decoding.model.replacing import ReplacedFunctions
+from decoding.model.row_safe import RotaryTable, RowSafeActivation, make_row_safe, safe_length
 from tests.models import tiny
 
 CPU = torch.device("cpu")

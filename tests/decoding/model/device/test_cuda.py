@@ -15,8 +15,8 @@ from decoding.drafting.eagle.head_model import HeadModel
 from decoding.engine.start import start_engine
 from decoding.model.device.capture import CudaCapture
 from decoding.model.device.graph_runner import GraphRunner
-from decoding.model.device.stopwatch import CudaStopwatch
-from decoding.model.experts.interface import CHILD, own_forward
+from decoding.model.device.runner import CudaStopwatch
+from decoding.model.experts.separate import CHILD, own_forward
 from decoding.model.self_test import long_chain
 from decoding.model.target_model import TargetModel
 from decoding.sampling.device.device_sampler import DeviceSampler
@@ -89,7 +89,7 @@ def test_an_engine_as_it_is_served_answers_every_method(compile: bool) -> None:
 
 @pytest.mark.parametrize("model_type", ["qwen3_moe", "gpt_oss"])
 def test_experts_give_what_transformers_own_do_and_a_row_the_same_bits(model_type: str) -> None:
-    from decoding.model.device.grouped_experts import GroupedExperts, group_experts
+    from decoding.model.experts.device_experts import GroupedExperts, group_experts
 
     model = tiny(model_type).to("cuda", torch.bfloat16)
     experts = next(each for each in model.modules() if type(each).__name__.endswith("Experts"))
@@ -107,7 +107,7 @@ def test_experts_give_what_transformers_own_do_and_a_row_the_same_bits(model_typ
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3"])
 def test_a_fused_layer_computes_what_the_layer_does_and_a_row_has_the_same_bits(model_type: str) -> None:
-    from decoding.model.device.layers.device_layer import DeviceLayer, added, gated, normalised
+    from decoding.model.layers.device_layer import DeviceLayer, added, gated, normalised
 
     model = model_on_gpu(model_type, attention="triton", dtype=torch.bfloat16)
     layers = [each for each in model._model.modules() if isinstance(each, DeviceLayer)]

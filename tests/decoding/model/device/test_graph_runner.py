@@ -19,7 +19,7 @@ from decoding.config import EngineConfig
 from decoding.core.layer import LayerSpec
 from decoding.model.device import graph_runner
 from decoding.model.device.graph_runner import GraphRunner
-from decoding.model.experts.interface import use_experts
+from decoding.model.experts.separate import use_experts
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, tiny
 from tests.recording import RecordingCapture, Waits

@@ -10,12 +10,11 @@ from torch import nn
 
 from decoding.config import EngineConfig
 from decoding.kernels.cpu.program import MOST_ROWS
-from decoding.model.experts.fused import FusedExperts, fuse_experts
+from decoding.model.experts.cpu_experts import FusedExperts, fuse_experts
 from decoding.model.experts.gates import ClampedGate, GateKernel
-from decoding.model.experts.interface import own_forward, use_experts
 from decoding.model.experts.panel_linear import has_panels
 from decoding.model.experts.reading import separate_experts
-from decoding.model.experts.separate import ExpertLayers, SeparateExperts
+from decoding.model.experts.separate import ExpertLayers, SeparateExperts, own_forward, use_experts
 from decoding.model.layers.activations import FusedSilu
 from decoding.model.linear.grouped import GroupedLinear
 from decoding.model.linear.groups import quantized

@@ -7,6 +7,7 @@ Invariant: the bits of a row depend on the row alone, in any program, on any num
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -23,9 +24,8 @@ from decoding.kernels.cpu.experts import (
 )
 from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms, compiled
 from decoding.model.experts.gates import GateKernel
-from decoding.model.experts.interface import experts_of
 from decoding.model.experts.panel_linear import PanelLinear, fits_panels
-from decoding.model.experts.separate import SeparateExperts
+from decoding.model.experts.separate import SeparateExperts, experts_of
 from decoding.model.linear.grouped import GroupedLinear
 from decoding.model.linear.int8 import Int8Linear
 
@@ -202,3 +202,20 @@ def runner_of(module: nn.Module | None) -> FusedExperts | None:
     """What runs a transformers module's experts at once; None if nothing does, or it is another module."""
     experts = None if module is None else experts_of(module)
     return experts.runner if experts is not None and isinstance(experts.runner, FusedExperts) else None
+
+
+class Mixtures:
+    """All mixtures of a model whose experts run together."""
+
+    def __init__(self, mixtures: Sequence[FusedExperts]) -> None:
+        self._mixtures = mixtures
+        self.num_experts = fmean(each.num_experts for each in mixtures)
+
+    @property
+    def num_chosen(self) -> float:
+        """Of each token, once a forward ran."""
+        return fmean(each.num_ranks for each in self._mixtures)
+
+    def num_distinct(self) -> float:
+        """How many experts the last forward read in a mixture."""
+        return fmean(each.num_distinct() for each in self._mixtures)

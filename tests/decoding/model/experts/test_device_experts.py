@@ -14,8 +14,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from decoding.attention.reference import ReferenceAttention
 from decoding.model.experts.gates import gate_of
-from decoding.model.experts.interface import CHILD, adopt, own_forward
-from decoding.model.experts.separate import ExpertLayers, SeparateExperts
+from decoding.model.experts.separate import CHILD, ExpertLayers, SeparateExperts, adopt, own_forward
 from decoding.model.linear.groups import dequantized, quantized
 from decoding.model.seam import Seam
 from tests.models import tiny
@@ -24,9 +23,9 @@ from tests.row_exact import use_row_exact_dots
 
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
-from decoding.model.device.grouped_experts import OTHER_FORM, OTHER_PACKING, GroupedExperts, group_experts
 from decoding.model.device.packed_linear import PackedDeviceLinear
 from decoding.model.device.packed_matrix import packed_matrix
+from decoding.model.experts.device_experts import OTHER_FORM, OTHER_PACKING, GroupedExperts, group_experts
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted where there is no GPU")
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from decoding.model.rowwise.replaced_functions import Replacements
+from decoding.model.replacing import Replacements
 
 # Shape suffixes: L positions in the table, D rotary width.
 UNROLLED_BYTES = 128  # torch's loops take two of the widest vectors at a time

@@ -15,10 +15,10 @@ from torch import nn
 from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
 from decoding.kernels.cpu.program import MOST_ROWS, Rooms
-from decoding.model.experts.fused import runner_of
+from decoding.model.experts.cpu_experts import runner_of
 from decoding.model.experts.router import FusedRouter
 from decoding.model.layers.activations import FusedSilu
-from decoding.model.layers.decoder_layer import FusedLayer, Parts
+from decoding.model.layers.cpu_layer import FusedLayer, Parts
 from decoding.model.layers.form import (
     CHILDREN,
     Run,
@@ -30,8 +30,7 @@ from decoding.model.layers.form import (
     shapes_of,
     trials_of,
 )
-from decoding.model.layers.fused_mlp import FusedMlp
-from decoding.model.layers.mlp import AnyLinear, GatedMlp, Linear, Mixture
+from decoding.model.layers.mlp import AnyLinear, FusedMlp, GatedMlp, Linear, Mixture
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.seam import Seam
 

@@ -16,9 +16,9 @@ from transformers.activations import SiLUActivation
 
 from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
-from decoding.model.device.layers.device_layer import DeviceLayer, DeviceMlp, Norm, OwnMlp, Parts, products_of
 from decoding.model.device.packed_linear import PackedDeviceLinear
 from decoding.model.experts.reading import why_other_results
+from decoding.model.layers.device_layer import DeviceLayer, DeviceMlp, Norm, OwnMlp, Parts, products_of
 from decoding.model.layers.form import (
     CHILDREN,
     Run,

@@ -39,8 +39,8 @@ from tests.triton_variants import num_variants
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
 from decoding.attention.triton.triton_attention import TritonAttention
-from decoding.model.device.layers.device_layer import DeviceLayer, DeviceMlp, OwnMlp
-from decoding.model.device.layers.fuse import OTHER_FORM, Fusion, fuse_device_layers
+from decoding.model.layers.device_layer import DeviceLayer, DeviceMlp, OwnMlp
+from decoding.model.layers.device_parts import OTHER_FORM, Fusion, fuse_device_layers
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted where there is no GPU")
 CONFIG = EngineConfig(attention="padded", max_model_len=128, threads=1)  # which is quick to test while it is loaded
@@ -233,7 +233,7 @@ def test_a_kernel_that_cannot_run_leaves_the_model_as_it_is(monkeypatch: pytest.
     def failing(*_: Any) -> None:
         raise ValueError("a kernel takes more than the device has")
 
-    monkeypatch.setattr("decoding.model.device.layers.device_layer.gated", failing)
+    monkeypatch.setattr("decoding.model.layers.device_layer.gated", failing)
     assert load("llama")[1] == (0, ("a kernel takes more than the device has",))
 
 
@@ -272,7 +272,7 @@ PROGRAM = """
     from types import SimpleNamespace
     import torch
     from decoding.bench.kernels.compile import layer_of
-    from decoding.model.device.layers.device_layer import Norm, added, gated, normalised, rotated
+    from decoding.model.layers.device_layer import Norm, added, gated, normalised, rotated
 
     spec, norm = layer_of(4, 16, 16), Norm(torch.ones(64), 1e-6)
     planes = torch.zeros(9, 8, 16, 16), torch.zeros(9, 8, 16, 16)

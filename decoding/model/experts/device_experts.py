@@ -25,9 +25,8 @@ from decoding.model.device.row_exact import (
     product_tile,
 )
 from decoding.model.experts.gates import gate_of
-from decoding.model.experts.interface import attach, experts_of, own_forward, use_experts
 from decoding.model.experts.reading import has_known_form, why_other_experts
-from decoding.model.experts.separate import SeparateExperts
+from decoding.model.experts.separate import SeparateExperts, attach, experts_of, own_forward, use_experts
 from decoding.model.seam import running_plan
 
 # Shape suffixes: X experts, M rows, K experts of a row, P pairs of a row and one of its experts, E model width, N inner
