@@ -47,7 +47,7 @@ DECODING = {
     "model": """
         blueprint refusal files/gguf_file files/gguf_metadata files/gguf_hybrids files/gguf_config files/gguf_tokenizer
         files/gguf_place checkpoint weights
-        device/runner memory replacing row_safe
+        device/runner memory replacing/replacer replacing/row_safe
         state/sites state/rule_rows state/walk state/convolution state/state_seam
         seam probe self_test threads linear/exact linear/row_limit
         linear/row_counts linear/panels linear/readers linear/packed linear/int8
@@ -60,6 +60,7 @@ DECODING = {
         files/quantized_checkpoint loading
         layers/form layers/mlp layers/cpu_layer layers/cpu_parts features layers/stack
         layers/device_layer layers/device_parts
+        step_forward replacing/rules replacing/preparation shared_parts
         device/capture device/static_forward device/graph_runner target_model timing
         parallel/ring parallel/collectives parallel/shards parallel/follower parallel/leader
     """,

@@ -47,9 +47,9 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
         folder = find_head(name)
         if fields is not None and is_block(fields):
             return BlockModel(load_block(folder, target), target)
-        head = load_head(folder, HeadTarget(target.embeddings, target.num_layers))
-        if target.packed_embedding is not None and not head.config.owns_embeddings:
-            head.embed_tokens = target.packed_embedding
+        head = load_head(folder, HeadTarget(target.shared.embeddings, target.num_layers))
+        if target.shared.packed_embedding is not None and not head.config.owns_embeddings:
+            head.embed_tokens = target.shared.packed_embedding
         return HeadModel(head, target, capture_on(target.device) if config.graphs else None)
 
 

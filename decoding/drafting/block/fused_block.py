@@ -24,7 +24,7 @@ from decoding.kernels.cpu.program import MOST_ROWS, Rooms
 from decoding.model.layers.cpu_parts import parts_of
 from decoding.model.layers.stack import StackProgram, are_known_ends
 from decoding.model.linear.grouped import GroupedEmbedding
-from decoding.model.row_safe import RotaryTable
+from decoding.model.replacing.row_safe import RotaryTable
 
 # Shape suffixes: R rows that are asked of, V vocabulary.
 

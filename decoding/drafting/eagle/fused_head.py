@@ -24,7 +24,7 @@ from decoding.model.layers.cpu_parts import parts_of
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.layers.stack import are_known_ends, embedding_call
 from decoding.model.linear.grouped import GroupedEmbedding
-from decoding.model.row_safe import RotaryTable
+from decoding.model.replacing.row_safe import RotaryTable
 
 # Shape suffixes: M rows of the step, T rows of a room, R rows that are asked of, V vocabulary, D head width, E width,
 # W draft vocabulary.

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from decoding.cache.step_tensors import StepTensors
 from decoding.errors import ModelRefused
-from decoding.model.replacing import ReplacedFunctions, Replacements
+from decoding.model.replacing.replacer import ReplacedFunctions, Replacements
 from decoding.model.seam import SERVING, TRACED, Seam, set_implementation
 
 LEAST_ROWS = 2  # torch would compile a separate graph for a single token

@@ -16,6 +16,7 @@ from torch import nn
 from transformers.integrations.moe import ExpertsInterface
 
 from decoding.model.experts.gates import Gate, GateKernel
+from decoding.model.replacing.replacer import Place, Rule
 
 # Shape suffixes: M rows, E model width, K experts of a row.
 SERVING, CHILD = "gander", "separate"
@@ -65,15 +66,24 @@ class SeparateExperts(nn.Module):
         return total_ME
 
 
-def use_experts(model: nn.Module) -> bool:
-    """Have mixtures of experts call this seam; return whether there are any."""
-    has_experts = False
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if type(module).__name__.endswith("Experts") and config is not None:
-            config._experts_implementation = SERVING
-            has_experts = True
-    return has_experts
+def is_mixture(place: Place) -> bool:
+    """Whether a module is a mixture's experts in transformers' modelling code."""
+    module = place.module
+    return type(module).__name__.endswith("Experts") and not isinstance(module, SeparateExperts)
+
+
+def serve_here(place: Place, _seam: str = SERVING) -> None:
+    """Have a mixture of experts call this seam."""
+    module: Any = place.module
+    module.config._experts_implementation = SERVING
+
+
+SERVED = Rule(
+    "mixtures of experts served",
+    lambda place: is_mixture(place) and getattr(place.module, "config", None) is not None,
+    lambda _place: [SERVING],
+    put=serve_here,
+)
 
 
 def adopt(module: nn.Module, experts: SeparateExperts) -> None:

@@ -19,6 +19,7 @@ from decoding.kernels.cpu.program import Call, Rooms, one_thread
 from decoding.model.linear.panels import Panels
 from decoding.model.linear.readers import choose_readers
 from decoding.model.linear.row_limit import exact_row_limit, run_in_pieces
+from decoding.model.replacing.replacer import Place, Rule, places
 
 # Shape suffixes: M rows, I input width, O output width.
 ROWS_HINT = 16  # oneDNN chooses its layout for so many rows
@@ -85,33 +86,35 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
+def is_linear(place: Place) -> bool:
+    """Whether a module is a linear layer, but for those whose weight modelling code multiplies itself. Subclasses may
+    compute something else."""
+    return type(place.module) in (nn.Linear, Conv1D) and place.name not in MULTIPLIED_BY_HAND
+
+
+def matrix_of(place: Place) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weight [O, I] of a linear layer, and its bias."""
+    parameters = {key: parameter.detach() for key, parameter in place.module.named_parameters()}
+    weight = parameters["weight"]
+    return weight.t() if isinstance(place.module, Conv1D) else weight, parameters.get("bias")  # GPT-2's is transposed
+
+
 def linears_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor, torch.Tensor | None]]:
-    """Every linear layer of `model` as (parent, name, weight, bias), but those whose weight modelling code multiplies
-    itself. Layers may be replaced while iterating."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is not nn.Linear and type(child) is not Conv1D:  # subclasses may compute something else
-                continue
-            if name in MULTIPLIED_BY_HAND:
-                continue
-            parameters = {key: parameter.detach() for key, parameter in child.named_parameters()}
-            weight = parameters["weight"]
-            weight_OI = weight.t() if isinstance(child, Conv1D) else weight  # GPT-2 keeps the transpose
-            yield parent, name, weight_OI, parameters.get("bias")
+    """Every linear layer of `model` as (parent, name, weight, bias). Layers may be replaced while iterating."""
+    for place in places(model):
+        if is_linear(place):
+            yield (place.parent, place.name, *matrix_of(place))
 
 
-def pack_linears(model: nn.Module) -> int:
-    """Replace every linear layer of `model` by a packed one; return how many. Originals are dropped.
+def packing_rule() -> Rule:
+    """Packs linear layers, of which originals are dropped. A trial with one layer of each shape finds the row limit of
+    all layers of that shape."""
+    return Rule("linear layers packed", is_linear, lambda place: [PackedLinear(*matrix_of(place))], finish=_settle)
 
-    A trial with one layer of each shape finds the row limit of all layers of that shape.
-    """
-    packed: list[PackedLinear] = []
-    for parent, name, weight_OI, bias_O in linears_of(model):
-        packed.append(PackedLinear(weight_OI, bias_O))
-        setattr(parent, name, packed[-1])
+
+def _settle(packed: list[PackedLinear]) -> None:
     _limit_rows(packed)
     choose_readers(packed)
-    return len(packed)
 
 
 def num_few_rows(model: nn.Module) -> int:

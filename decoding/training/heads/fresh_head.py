@@ -38,7 +38,7 @@ def most_frequent_tokens(answers: Iterable[NDArray[np.int32]], num_tokens: int, 
 
 def new_head(target: OnlineTarget, target_ids_W: Tensor, seed: int) -> EagleHead:
     """A float32 head for a target, on its device. target_ids_W: int64, ascending, the tokens that the head drafts."""
-    embeddings_VE = target.model.embeddings.detach()
+    embeddings_VE = target.model.shared.embeddings.detach()
     config = HeadConfig(
         layer=layer_for(target.config, embeddings_VE.shape[0]),
         draft_vocab_size=len(target_ids_W),

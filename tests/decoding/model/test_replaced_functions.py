@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from decoding.model import row_safe
 from decoding.model.layers import activations
 from decoding.model.linear import exact
-from decoding.model.replacing import ReplacedFunctions
+from decoding.model.replacing import row_safe
+from decoding.model.replacing.replacer import ReplacedFunctions
 
 
 def test_a_replacement_may_leave_a_call_to_its_function() -> None:

@@ -57,7 +57,7 @@ def test_a_block_head_is_known_by_its_config(tmp_path: Path, option: str) -> Non
 
 def test_a_head_that_the_token_before_corrects_is_known_with_what_it_brings_and_needs_not(tmp_path: Path) -> None:
     """Copies of the target's layers, and a head that says how far it can be trusted."""
-    embeddings = target().embeddings.detach()
+    embeddings = target().shared.embeddings.detach()
     extra = {
         "embed_tokens.weight": embeddings.clone(),
         "lm_head.weight": torch.zeros_like(embeddings),
