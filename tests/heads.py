@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 from transformers import PreTrainedModel
 
 from decoding.core.request import Request
@@ -15,7 +16,7 @@ from decoding.core.tree import DraftTree
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.dynamic import ModelDrafter, linear_rules
 from decoding.drafting.eagle.head_config import default_feature_layers, read_config
-from decoding.drafting.eagle.network import EagleHead, attend_causally
+from decoding.drafting.eagle.network import EagleHead
 from decoding.drafting.sources import Sources
 from tests.models import VOCAB_SIZE, tiny
 
@@ -133,3 +134,11 @@ def _loss(head: EagleHead, ids_BN: torch.Tensor, features_BNF: torch.Tensor, tar
         said_BNW = head.logits(hidden_BNE).log_softmax(dim=-1)
         total = total - (targets_BNW[:, depth:].exp() * said_BNW).sum(dim=-1).mean()
     return total
+
+
+def attend_causally(query_BHND: torch.Tensor, key_BKND: torch.Tensor, value_BKND: torch.Tensor) -> torch.Tensor:
+    """Every row to the rows before it and itself."""
+    out_BHND = functional.scaled_dot_product_attention(
+        query_BHND, key_BKND, value_BKND, is_causal=True, enable_gqa=True
+    )
+    return out_BHND.transpose(1, 2)

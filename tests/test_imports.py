@@ -18,8 +18,8 @@ DECODING = {
     "process": "machine parent temporary_folder terminal",
     "kernels": """
         processor cache layout cpu/lanes cpu/program cpu/by_address cpu/trees cpu/gguf_codes
-        cpu/attention/products cpu/attention/step_table cpu/attention/tile_scratch cpu/attention/exact
-        cpu/attention/tables
+        cpu/attention/products cpu/attention/step_table cpu/attention/tile_scratch
+        cpu/attention/call_table cpu/attention/blocks cpu/attention/tile cpu/attention/exact cpu/attention/tables
         cpu/products/row_lanes cpu/products/panels cpu/products/int8 cpu/products/rounding
         cpu/products/grouped/layout cpu/products/grouped/packing cpu/products/grouped/unpacking
         cpu/products/grouped/products cpu/products/grouped/multiplying cpu/products/grouped/records
@@ -68,7 +68,7 @@ DECODING = {
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
         law token_lists logits_processors verify cpu_sampler rejection asked
         device/tree_edits device/plan
-        device/launch top_tokens logprobs reference sampler device/device_sampler step_sampler
+        device/launch top_tokens logprobs sampler device/device_sampler step_sampler
     """,
     "drafting": """
         drafter baselines/lookup baselines/none draft_model/state draft_model/rounds draft_model/vocabulary

@@ -53,11 +53,6 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
         return HeadModel(head, target, capture_on(target.device) if config.graphs else None)
 
 
-def is_head_name(name: str) -> bool:
-    """Whether a folder or hub name is a head's, by its config.json; False where there is none to be had."""
-    return _head_fields(name) is not None
-
-
 def _head_fields(name: str) -> dict[str, Any] | None:
     """Of a head's config.json; None where a folder or hub name has none, or a model's. The bundled model's name is a
     model's as well; whoever loads a head that is asked for by name says what is wrong with it."""
