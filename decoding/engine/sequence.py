@@ -27,6 +27,11 @@ from decoding.sampling.law import Law, law_of
 from decoding.sampling.logits_processors import LogitsProcessors
 
 
+def namespace_of(request: Request) -> bytes:
+    """Requests share blocks where this is the same."""
+    return namespace_digest(request.tenant, request.cache_salt)
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Sequence:
     """drafter: what drafts for it. processors, prediction: None where the request asks for none.
@@ -83,9 +88,8 @@ class Sequence:
     def find_rows(self, pool: BlockPool) -> int:
         """Take over blocks that hold its next tokens, be they run by now or in the coming step; how many tokens."""
         if self.rows is None:
-            names = (self.request.tenant, self.request.cache_salt)
             state = None if pool.states is None else pool.states.open()
-            self.rows = KvRows(pool.open(namespace_digest(*names)), state=state)
+            self.rows = KvRows(pool.open(namespace_of(self.request)), state=state)
         num_found = pool.find(self.rows.table, self.tokens_to_find) * BLOCK_LEN
         self.rows.length += num_found
         if num_found and self.rows.state is not None:
@@ -107,10 +111,15 @@ class Sequence:
         self.stats.cached_tokens += num_found
         return num_found
 
+    def publish(self, pool: BlockPool) -> None:
+        """Let its full blocks be found by the tokens they hold."""
+        if self.rows is not None:
+            pool.publish(self.rows.table, self.request.tokens[: self.rows.length])
+
     def release(self, pool: BlockPool) -> None:
         """Give up its blocks, if it has any; they can be found by the tokens they hold."""
         if self.rows is not None:
-            pool.publish(self.rows.table, self.request.tokens[: self.rows.length])
+            self.publish(pool)
             pool.release(self.rows.table)
             if self.rows.state is not None:
                 self.rows.state.pool.release(self.rows.state)

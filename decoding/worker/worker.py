@@ -8,10 +8,12 @@ with its requests.
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import signal
 import time
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -39,9 +41,11 @@ from decoding.worker.calls import Call, Submit
 from decoding.worker.heart import Heart
 from decoding.worker.inbox import Inbox
 from decoding.worker.running_file import RunningFile
+from decoding.worker.session_copies import SessionCopies
 
-IDLE_POLL_MS = 200
+IDLE_POLL_MS, KEEPING_POLL_MS = 200, 1  # the latter while prompts are still to be kept in files
 TAKE_SECONDS = 0.003  # that messages may be taken in, and then requests be begun in, before the next step
+CLOSE_SECONDS = 2.0  # that files of prompts may still take once nothing runs
 IDLE_SECONDS = 20.0  # without work, after which memory is given back to the system
 REPORT_SECONDS = 0.5  # between two reports; the last step before a rest is reported at once
 COPY_SECONDS = 0.1  # at least, between two copies of sessions for the server
@@ -113,10 +117,13 @@ class Worker:
             return 1
         end_with_any(engine.model.ranks)
         self._tell_missing(engine)
+        gc.collect()
+        gc.freeze()  # what is loaded stays; looking through it holds all streams up for tens of milliseconds
         self._send([ready_message(engine, config)])
+        copies = SessionCopies(engine.sessions)
         while not is_orphan(self._parent) and not (self._is_draining and not self._has_work(engine)):
             self._heart.note_round()
-            self._take_messages(engine)
+            self._take_messages(engine, copies)
             self._begin_requests(engine)
             if engine.has_work:
                 self._step(engine)
@@ -124,7 +131,8 @@ class Worker:
                 self._rest(engine)
             self._report(engine)
             self._tell_missing(engine)
-            self._keep_sessions(engine.sessions)
+            self._keep_sessions(copies)
+        engine.close(CLOSE_SECONDS)
         return 0
 
     def tell_broken(self, error: Exception) -> None:
@@ -144,9 +152,10 @@ class Worker:
     def _has_work(self, engine: Engine) -> bool:
         return engine.has_work or len(self._waiting) > 0
 
-    def _take_messages(self, engine: Engine) -> None:
+    def _take_messages(self, engine: Engine, copies: SessionCopies) -> None:
         """Take messages for a moment. Wait a little for the first one when there is nothing to do."""
-        timeout = 0 if self._has_work(engine) or self._is_draining else IDLE_POLL_MS
+        poll = KEEPING_POLL_MS if engine.has_prompts_to_keep else IDLE_POLL_MS
+        timeout = 0 if self._has_work(engine) or self._is_draining else poll
         end = math.inf
         while time.monotonic() < end and self._inbox.poll(timeout):
             if timeout or end == math.inf:
@@ -159,7 +168,7 @@ class Worker:
                 case messages.Drain():
                     self._is_draining = True
                 case question:
-                    self._answer(engine, question)
+                    self._answer(engine, copies, question)
 
     def _begin_requests(self, engine: Engine) -> None:
         """Begin requests for a moment, at least one. What is raised for one ends it alone."""
@@ -197,10 +206,10 @@ class Worker:
             give_back_memory()
             self._idle_since = math.inf  # until there was work again
 
-    def _answer(self, engine: Engine, question: messages.SessionQuestion) -> None:
+    def _answer(self, engine: Engine, copies: SessionCopies, question: messages.SessionQuestion) -> None:
         if isinstance(question, messages.HandOver):
-            while (state := engine.sessions.take_changed()) is not None:
-                self._send([messages.SessionKept(state=state)])
+            while news := copies.take():
+                self._send(news)
         self._send([session_answer(engine.sessions, question, engine.model.vocab_size)])
 
     def _report(self, engine: Engine) -> None:
@@ -218,15 +227,12 @@ class Worker:
             self._missing = missing
             self._send([messages.Compiling(methods=missing)])
 
-    def _keep_sessions(self, sessions: SessionStore) -> None:
-        """Send a copy of one session that was used, if it is time to. Copies take at most a hundredth of the worker's
-        time."""
+    def _keep_sessions(self, copies: SessionCopies) -> None:
+        """Send a part of a session's copy, if it is time to. Copies take at most a hundredth of the worker's time."""
         started = time.monotonic()
         if started < self._next_copy:
             return
-        gone = [messages.SessionForgotten(tenant=name, session_id=each) for name, each in sessions.take_forgotten()]
-        state = sessions.take_changed()
-        self._send([*gone, *([] if state is None else [messages.SessionKept(state=state)])])
+        self._send(copies.take())
         now = time.monotonic()
         self._next_copy = now + max(COPY_SECONDS, (now - started) / COPY_SHARE)
 
@@ -237,9 +243,9 @@ class Worker:
         """Send what the last step said, if that is still to be sent."""
         self._send([])
 
-    def _send(self, batch: list[messages.FromWorker]) -> None:
+    def _send(self, news: Sequence[messages.FromWorker]) -> None:
         """Send messages after what the last step said."""
-        batch, self._untold = [*self._untold, *batch], []
+        batch, self._untold = [*self._untold, *news], []
         if batch:
             self._outbox.send(self._encoder.encode(messages.Batch(batch)))
 

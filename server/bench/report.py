@@ -33,6 +33,16 @@ class Table:
         lines = [self.head, ("---", *("--:" for _ in self.head[1:])), *self.rows]
         return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
+    def folded(self, *names: str) -> str:
+        """As Markdown. Columns of these names that say the same in every row are told once, in a line after it."""
+        cells = {name: {row[place] for row in self.rows} for place, name in enumerate(self.head) if name in names}
+        same = {name: found.pop() for name, found in cells.items() if len(found) == 1}
+        kept = [place for place, name in enumerate(self.head) if name not in same]
+        rows = [tuple(row[place] for place in kept) for row in (self.head, *self.rows)]
+        table = Table(rows[0], rows[1:]).markdown()
+        told = ", ".join(f"{name} {cell}" for name, cell in same.items())
+        return f"{table}\n\nIn every row: {told}." if told else table
+
     def rich(self) -> RichTable:
         table = RichTable(box=box.SIMPLE)
         for place, name in enumerate(self.head):

@@ -25,8 +25,8 @@ from server.http.notices import tell
 from server.http.rate_limits import Allowance, allowance_of
 from server.http.sse import EventStream, padded, until_disconnect
 from server.http.tracing import span_of
-from server.http.turn import Turn
-from server.http.work_pool import WorkPool
+from server.http.work.turn import Turn
+from server.http.work.work_pool import WorkPool
 from server.parsing.json_text import loaded
 from server.parsing.parts import Content
 from server.parsing.schema_check import fits

@@ -15,7 +15,7 @@ from decoding.errors import BrokenGrammar
 from server.engine_client.replies import End, Expired, Replies
 from server.generation.choice import Choice, ChoiceDelta, TokenNews
 from server.http.errors import ApiError, internal_error, invalid, unavailable
-from server.http.turn import Turn
+from server.http.work.turn import Turn
 from server.parsing.parts import Part, merged
 
 

@@ -17,7 +17,7 @@ from decoding import __version__
 from decoding.core.stats import NODE_BOUNDS, NodeHistogram
 from decoding.worker.messages import Ready
 from server.engine_client.status import EngineStatus
-from server.engine_client.supervisor import Supervisor
+from server.engine_client.worker import Worker
 from server.metrics.totals import MAX_DEPTH, WINDOW_STEPS, StepTotals
 
 KEY_DIGITS = 8
@@ -44,7 +44,7 @@ def status_metrics(status: EngineStatus) -> Iterator[Metric]:
     yield GaugeMetricFamily("gander_ready", "1 if requests are served now", int(is_ready))
 
 
-def worker_metrics(workers: Sequence[Supervisor]) -> Iterator[Metric]:
+def worker_metrics(workers: Sequence[Worker]) -> Iterator[Metric]:
     ready = GaugeMetricFamily("gander_worker_ready", "1 if this worker runs requests now", labels=("worker",))
     given = GaugeMetricFamily(
         "gander_worker_open_requests", "Requests without an end, by the worker that has them", labels=("worker",)

@@ -25,11 +25,11 @@ from decoding.kernels.cpu.experts import (
 )
 from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms, compiled
 from decoding.model.experts.gates import GateKernel
-from decoding.model.experts.panel_linear import PanelLinear, fits_panels
 from decoding.model.experts.reading import NO_KERNEL
 from decoding.model.experts.separate import SeparateExperts, experts_of
 from decoding.model.linear.grouped import GroupedLinear
 from decoding.model.linear.int8 import Int8Linear
+from decoding.model.linear.panel_linear import PanelLinear, fits_panels
 from decoding.model.replacing.replacer import Place, Rule
 
 # Shape suffixes: X experts, M rows, E model width, K experts of a row.

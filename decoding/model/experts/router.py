@@ -18,7 +18,7 @@ from torch import nn
 from decoding.errors import PartRefused
 from decoding.kernels.cpu.experts import TARGET_SHARES, route_floats, route_halves
 from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms
-from decoding.model.experts.panel_linear import PanelLinear, fits_panels
+from decoding.model.linear.panel_linear import PanelLinear, fits_panels
 from decoding.model.replacing.replacer import Calls, Place, Rule
 
 # Shape suffixes: M rows, E model width, X experts, K experts of a row.

@@ -19,8 +19,11 @@ from decoding.model.layers.activations import FusedSilu
 from decoding.model.linear.grouped import GroupedLinear
 from decoding.model.linear.int8 import Int8Linear
 from decoding.model.linear.packed import PackedLinear
+from decoding.model.linear.panel_linear import PanelLinear
 
-AnyLinear = PackedLinear | Int8Linear | GroupedLinear  # each is a `Linear`; a program may call several kinds
+AnyLinear = (
+    PackedLinear | PanelLinear | Int8Linear | GroupedLinear
+)  # each is a `Linear`; a program may call several kinds
 
 
 class Linear(Protocol):

@@ -2,21 +2,22 @@
 
 Unlike stock layers they give a row the same bits whatever other rows there are, if there are at least two; where a
 large number of rows breaks this, the rows are split (see `row_limit`). A few rows, or one, go through our own kernel
-where it is quicker (see `readers`). Invariant: a packed layer keeps no second copy of its weight, except one tied to
-the embedding.
+where it is quicker (see `readers`). Where even a few rows change oneDNN's bits, we pack and multiply ourselves (see
+`panel_linear`). Invariant: a packed layer keeps no second copy of its weight, except one tied to the embedding.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from decoding.kernels.cpu.program import Call, Rooms, one_thread
-from decoding.model.linear.panels import Panels
+from decoding.model.linear.panel_linear import PanelLinear, fits_panels, has_panels
+from decoding.model.linear.panels import Panels, fitting_panels
 from decoding.model.linear.readers import choose_readers
 from decoding.model.linear.row_limit import exact_row_limit, run_in_pieces
 from decoding.model.replacing.replacer import Place, Rule, places
@@ -24,6 +25,7 @@ from decoding.model.replacing.replacer import Place, Rule, places
 # Shape suffixes: M rows, I input width, O output width.
 ROWS_HINT = 16  # oneDNN chooses its layout for so many rows
 MULTIPLIED_BY_HAND = ("dt_proj",)  # of Mamba-1
+Shape = tuple[object, ...]  # of a weight, its dtype, and whether there is no bias
 _linear = torch.ops.mkldnn._linear_pointwise.default
 
 
@@ -108,13 +110,30 @@ def linears_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor,
 
 def packing_rule() -> Rule:
     """Packs linear layers, of which originals are dropped. A trial with one layer of each shape finds the row limit of
-    all layers of that shape."""
-    return Rule("linear layers packed", is_linear, lambda place: [PackedLinear(*matrix_of(place))], finish=_settle)
+    all layers of that shape. Where oneDNN is not row-exact, or packs float32 otherwise than our kernel reads it, layers
+    of that shape become panels."""
+    limits: dict[Shape, int | None] = {}
+    return Rule("linear layers packed", is_linear, lambda place: [_packed(place, limits)], finish=_choose_readers)
 
 
-def _settle(packed: list[PackedLinear]) -> None:
-    _limit_rows(packed)
-    choose_readers(packed)
+def _packed(place: Place, limits: dict[Shape, int | None]) -> PackedLinear | PanelLinear:
+    """limits: of the shapes that were seen; 0 of those that oneDNN does not multiply."""
+    weight_OI, bias_O = matrix_of(place)
+    shape = (*weight_OI.shape, weight_OI.dtype, bias_O is None)
+    if shape not in limits:
+        trial = PackedLinear(weight_OI, bias_O)
+        limits[shape] = 0 if _is_unreadable(trial) else _row_limit(trial)
+    limit = limits[shape]
+    if limit == 0 and has_panels(weight_OI.device, weight_OI.dtype) and fits_panels(weight_OI):
+        return PanelLinear(weight_OI, bias_O)
+    layer = PackedLinear(weight_OI, bias_O)
+    if limit:
+        layer.limit_rows(limit)
+    return layer
+
+
+def _choose_readers(layers: list[PackedLinear | PanelLinear]) -> None:
+    choose_readers([layer for layer in layers if isinstance(layer, PackedLinear)])
 
 
 def num_few_rows(model: nn.Module) -> int:
@@ -136,14 +155,14 @@ def _pack(weight_OI: torch.Tensor) -> torch.Tensor:
     return packed
 
 
-def _limit_rows(layers: Sequence[PackedLinear]) -> None:
-    limits: dict[tuple[object, ...], int | None] = {}
-    for layer in layers:
-        width, out_width, dtype = layer.in_features, layer.out_features, layer.weight.dtype
-        shape = (width, out_width, dtype, layer.bias_O is None)
-        if shape not in limits:
-            with torch.inference_mode():
-                limits[shape] = exact_row_limit(layer.multiply, width, out_width, dtype)
-        limit = limits[shape]
-        if limit is not None:
-            layer.limit_rows(limit)
+def _row_limit(layer: PackedLinear) -> int | None:
+    with torch.inference_mode():
+        return exact_row_limit(layer.multiply, layer.in_features, layer.out_features, layer.dtype)
+
+
+def _is_unreadable(layer: PackedLinear) -> bool:
+    """Whether our kernel cannot read a float32 layer. oneDNN is quicker with bfloat16 that only it reads."""
+    if layer.dtype != torch.float32:
+        return False
+    with torch.inference_mode():
+        return fitting_panels(layer.packed_weight, layer.bias_O, layer.shape, layer.dtype, layer.multiply) is None

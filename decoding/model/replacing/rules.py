@@ -13,7 +13,6 @@ from typing import NamedTuple
 import torch
 
 from decoding.model.experts.cpu_experts import together_rule
-from decoding.model.experts.panel_linear import has_panels
 from decoding.model.experts.reading import separating_rule
 from decoding.model.experts.router import routing_rule
 from decoding.model.layers import activations, cpu_parts
@@ -21,6 +20,7 @@ from decoding.model.layers.activations import silu_rule
 from decoding.model.layers.norms import norm_rule
 from decoding.model.linear import exact as linear_exact
 from decoding.model.linear.packed import packing_rule
+from decoding.model.linear.panel_linear import has_panels
 from decoding.model.replacing.replacer import Replacements, Rule
 from decoding.model.replacing.row_safe import ACTIVATIONS, ROTARIES
 from decoding.model.replacing.row_safe import REPLACED as ROW_SAFE

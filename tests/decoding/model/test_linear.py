@@ -11,8 +11,10 @@ from transformers.pytorch_utils import Conv1D
 
 from decoding.model.layers.norms import FusedRmsNorm, norm_rule
 from decoding.model.linear import exact as exact_linear
+from decoding.model.linear import packed
 from decoding.model.linear.exact import REPLACED, row_exact_linear
-from decoding.model.linear.packed import PackedLinear, can_pack, packing_rule
+from decoding.model.linear.packed import PackedLinear, can_pack, num_packed_shapes, packing_rule
+from decoding.model.linear.panel_linear import PanelLinear
 from decoding.model.replacing.replacer import ReplacedFunctions, replace
 from decoding.model.replacing.row_safe import ACTIVATIONS, ROTARIES, RotaryTable, RowSafeActivation, safe_length
 from tests.models import tiny
@@ -47,9 +49,26 @@ def test_packing_drops_the_originals_and_reads_the_transposed_kind() -> None:
     expected = transposed(rows)
     holder = nn.Sequential(transposed)
     replace(holder, [packing_rule()])
-    assert isinstance(holder[0], PackedLinear)
+    assert isinstance(holder[0], PackedLinear | PanelLinear)
     assert sum(parameter.numel() for parameter in holder.parameters()) == 0
     torch.testing.assert_close(holder(rows), expected)
+
+
+def test_layers_of_a_shape_whose_bits_few_rows_change_in_onednn_are_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "exact_row_limit", lambda *_: 0)
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 96), nn.Linear(96, 40, bias=False)]
+    holder = nn.Sequential(*layers)
+    rows = torch.randn(512, 64)
+    with torch.inference_mode():
+        expected = holder(rows)
+        replace(holder, [packing_rule()])
+        assert [type(layer) for layer in holder] == [PanelLinear, PanelLinear]
+        found = holder(rows)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        for start, count in [(0, 1), *PLACES, *LARGE_PLACES]:
+            assert torch.equal(holder(rows[start : start + count]), found[start : start + count])
+    assert num_packed_shapes(holder) == 0  # oneDNN compiles nothing for them
 
 
 def test_only_cpu_float32_and_bfloat16_are_packed() -> None:

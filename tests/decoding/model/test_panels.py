@@ -30,6 +30,8 @@ def packed_layer(width: int, out_width: int, dtype: torch.dtype, has_bias: bool 
 
 
 def panels_of(layer: PackedLinear) -> Panels | None:
+    if torch.__version__ < "2.12" and layer.dtype == torch.float32:
+        pytest.skip("oneDNN of torch 2.11 packs float32 in another way")
     return fitting_panels(layer.packed_weight, layer.bias_O, layer.shape, layer.dtype, layer.multiply)
 
 

@@ -80,7 +80,9 @@ class WorkerProcess:
             if self._heard:
                 message = self._heard.pop(0)
                 if isinstance(message, messages.SessionKept):
-                    self.kept[message.state.session_id] = message.state
+                    state = message.state
+                    before = None if message.is_first else self.kept[state.session_id]
+                    self.kept[state.session_id] = state if before is None else before.with_arrays(state.stores)
                 elif not isinstance(message, messages.StepReport | messages.Beat | messages.SessionForgotten):
                     return message
             elif self._outbox.poll(PATIENCE_MS):
@@ -510,13 +512,14 @@ def test_a_round_takes_messages_and_begins_requests_for_a_few_milliseconds(monke
     engine: Any = SimpleNamespace(
         has_work=True,
         compiling_ids=[],
+        has_prompts_to_keep=False,
         model=SimpleNamespace(eos_token_ids=frozenset()),
         add=clock.slow(lambda request: begun.append(request.id)),
     )
     taken, started = [], []
     while len(begun) < 100:
         left, before = len(frames), len(begun)
-        worker._take_messages(engine)
+        worker._take_messages(engine, Mock())
         worker._begin_requests(engine)
         taken.append(left - len(frames))
         started.append(len(begun) - before)

@@ -12,13 +12,13 @@ from decoding.config import EngineConfig
 from decoding.kernels.cpu.program import MOST_ROWS
 from decoding.model.experts.cpu_experts import FusedExperts, together_rule
 from decoding.model.experts.gates import ClampedGate, GateKernel
-from decoding.model.experts.panel_linear import has_panels
 from decoding.model.experts.reading import NO_KERNEL, separating_rule
 from decoding.model.experts.separate import SERVED, ExpertLayers, SeparateExperts, own_forward
 from decoding.model.layers.activations import FusedSilu
 from decoding.model.linear.grouped import GroupedLinear
 from decoding.model.linear.groups import quantized
 from decoding.model.linear.int8 import Int8Linear, can_round_to_int8
+from decoding.model.linear.panel_linear import has_panels
 from decoding.model.replacing.replacer import replace
 from decoding.model.self_test import long_chain
 from decoding.model.target_model import TargetModel

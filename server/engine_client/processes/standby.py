@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from decoding.config import EngineConfig
-from server.engine_client.worker_process import WorkerProcess
+from server.engine_client.processes.worker_process import WorkerProcess
 
 LOG = logging.getLogger("gander.client")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -17,38 +18,17 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats
 from decoding.worker.calls import Call, Submit
-from decoding.worker.messages import Abort, Batch, Beat, FromWorker, Ready, ToWorker
+from decoding.worker.messages import Abort, Batch, Beat, FromWorker, ToWorker
 from server.engine_client.open_requests import OpenRequests, Ticket
+from server.engine_client.processes.restart_policy import RestartPolicy
+from server.engine_client.processes.standby import Standby
+from server.engine_client.processes.supervisor import Supervisor
+from server.engine_client.processes.worker_process import Pulse, WorkerProcess
 from server.engine_client.replies import Replies
-from server.engine_client.standby import Standby
 from server.engine_client.status import EngineStatus
-from server.engine_client.supervisor import RestartPolicy, Supervisor
-from server.engine_client.worker_process import Pulse, WorkerProcess
+from server.engine_client.worker import Worker
 from tests.server.engine_client.jumping import run
-
-READY = Ready(
-    model="fake",
-    max_model_len=100,
-    model_context_len=100,
-    context_note=None,
-    max_running=4,
-    max_batch_rows=64,
-    kv_slots=100,
-    expected_bytes=0,
-    vocab_size=10,
-    eos_token_ids=[9],
-    methods=["none"],
-    max_nodes=0,
-    dtype="float32",
-    weights="float32",
-    device="cpu",
-    attention="exact",
-    is_exact=True,
-    load_seconds=0.0,
-    parameters=1,
-    fingerprint="same",
-    identity="same",
-)
+from tests.server.ready import READY
 
 # A process that binds its inbox late, and ends well if it is told to abort a request.
 LATE_LISTENER = """
@@ -157,13 +137,20 @@ class Unmoved:
     on_death = on_end = on_resumed = on_report
 
 
-def supervised(starts: Standby, policy: RestartPolicy | None = None) -> tuple[Supervisor, OpenRequests]:
+@asynccontextmanager
+async def supervised(
+    starts: Standby, policy: RestartPolicy | None = None
+) -> AsyncIterator[tuple[Worker, OpenRequests]]:
+    """A worker whose supervisor is started, until the block ends, and the requests that are open."""
     requests = OpenRequests(lambda ticket, _: worker.requests.drop(ticket))
-    worker = Supervisor(EngineConfig(), starts, policy or RestartPolicy(), requests, Unmoved(), None)
-    return worker, requests
+    worker = Worker(EngineConfig(), requests, Unmoved(), None)
+    supervisor = Supervisor(worker, starts, policy or RestartPolicy())
+    supervisor.start()
+    yield worker, requests
+    await supervisor.close(0.0)
 
 
-def asked(worker: Supervisor, requests: OpenRequests) -> Replies:
+def asked(worker: Worker, requests: OpenRequests) -> Replies:
     """The replies to one request, which is given to the worker now."""
     request = Submit(
         request_id="one", prompt=[1], sampling=SamplingParams(max_tokens=1), speculation=SpeculationParams()
@@ -175,7 +162,7 @@ def asked(worker: Supervisor, requests: OpenRequests) -> Replies:
     return replies
 
 
-async def reached(worker: Supervisor, state: str) -> EngineStatus:
+async def reached(worker: Worker, state: str) -> EngineStatus:
     """The status once it is of this state. Raises TimeoutError if it never is."""
     found: asyncio.Future[EngineStatus] = asyncio.get_running_loop().create_future()
 
@@ -189,26 +176,12 @@ async def reached(worker: Supervisor, state: str) -> EngineStatus:
         return await found
 
 
-async def answered_in_the_end(starts: Starts) -> Supervisor:
-    """A worker whose one request was answered, by whichever of its processes."""
-    worker, requests = supervised(starts)
-    worker.start()
-    await reached(worker, "ready")
-    replies = asked(worker, requests)
-    async with asyncio.timeout(100_000):
-        await requests.wait_until_empty()
-    assert replies.take()[0].token_ids == [5]
-    return worker
-
-
 @pytest.mark.parametrize(("start", "told"), [(fails, "(no memory for a process)"), (hangs, "in 300 s")])
 def test_a_start_that_fails_or_hangs_is_tried_again(start: Any, told: str, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        worker, _ = supervised(Starts(start, start, starts_as()))
-        worker.start()
-        assert (await reached(worker, "restarting")).sentence == f"a worker could not be started {told}"
-        assert (await reached(worker, "ready")).restarts == 2
-        await worker.close(0.0)
+        async with supervised(Starts(start, start, starts_as())) as (worker, _):
+            assert (await reached(worker, "restarting")).sentence == f"a worker could not be started {told}"
+            assert (await reached(worker, "ready")).restarts == 2
 
     run(test())
     assert f"A worker could not be started {told}." in caplog.messages
@@ -216,37 +189,36 @@ def test_a_start_that_fails_or_hangs_is_tried_again(start: Any, told: str, caplo
 
 def test_a_load_that_stands_still_is_killed_though_its_heart_beats() -> None:
     async def test() -> None:
-        worker, _ = supervised(Starts(starts_as(stands_still=True), starts_as()))
-        worker.start()
-        await reached(worker, "ready")
-        assert worker.status.last_error == "worker 1 was killed: its load stood still for more than 3000 s"
-        await worker.close(0.0)
+        async with supervised(Starts(starts_as(stands_still=True), starts_as())) as (worker, _):
+            await reached(worker, "ready")
+            assert worker.status.last_error == "worker 1 was killed: its load stood still for more than 3000 s"
 
     run(test())
 
 
 def test_a_worker_that_can_never_be_started_is_given_up() -> None:
     async def test() -> None:
-        worker, _ = supervised(Starts(fails), RestartPolicy(attempts=3))
-        worker.start()
-        assert "4 times in a row" in (await reached(worker, "failed")).sentence
-        await worker.close(0.0)
+        async with supervised(Starts(fails), RestartPolicy(attempts=3)) as (worker, _):
+            assert "4 times in a row" in (await reached(worker, "failed")).sentence
 
     run(test())
 
 
 def test_a_killed_process_that_does_not_end_is_not_waited_for() -> None:
     async def test() -> None:
-        worker = await answered_in_the_end(Starts(starts_as(hears=False, dies=False), starts_as()))
-        assert str(worker.status.last_error).endswith("and has not ended in 10 s")
-        await worker.close(0.0)
+        async with supervised(Starts(starts_as(hears=False, dies=False), starts_as())) as (worker, requests):
+            await reached(worker, "ready")
+            replies = asked(worker, requests)
+            async with asyncio.timeout(100_000):
+                await requests.wait_until_empty()
+            assert replies.take()[0].token_ids == [5], "by the second process"
+            assert str(worker.status.last_error).endswith("and has not ended in 10 s")
 
     run(test())
 
 
 def test_an_error_between_two_processes_is_told_and_ends_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        worker, _ = supervised(Starts(fails, starts_as()))
         is_first = True
 
         def fail_once(status: EngineStatus) -> None:
@@ -255,10 +227,9 @@ def test_an_error_between_two_processes_is_told_and_ends_the_worker(caplog: pyte
                 is_first = False
                 raise ValueError("a listener failed")
 
-        worker.subscribe(fail_once)
-        worker.start()
-        assert (await reached(worker, "failed")).sentence == "the worker cannot be run: a listener failed"
-        await worker.close(0.0)
+        async with supervised(Starts(fails, starts_as())) as (worker, _):
+            worker.subscribe(fail_once)
+            assert (await reached(worker, "failed")).sentence == "the worker cannot be run: a listener failed"
 
     run(test())
     assert "The worker cannot be run and is given up." in caplog.messages

@@ -1,4 +1,4 @@
-"""Linear layers in panels of our own packing, for layers that oneDNN never multiplies.
+"""Linear layers in panels of our own packing, for experts' layers and for all where oneDNN's bits change with the rows.
 
 Invariant: a row's result has the same bits whatever other rows there are.
 """
