@@ -18,8 +18,8 @@ DECODING = {
     "process": "machine parent temporary_folder terminal",
     "kernels": """
         processor cache layout cpu/lanes cpu/program cpu/by_address cpu/trees cpu/gguf_codes
-        cpu/attention/products cpu/attention/step_table cpu/attention/tile_scratch cpu/attention/exact
-        cpu/attention/tables
+        cpu/attention/products cpu/attention/step_table cpu/attention/tile_scratch
+        cpu/attention/call_table cpu/attention/blocks cpu/attention/tile cpu/attention/exact cpu/attention/tables
         cpu/products/row_lanes cpu/products/panels cpu/products/int8 cpu/products/rounding
         cpu/products/grouped/layout cpu/products/grouped/packing cpu/products/grouped/unpacking
         cpu/products/grouped/products cpu/products/grouped/multiplying cpu/products/grouped/records
@@ -48,30 +48,28 @@ DECODING = {
     "model": """
         blueprint refusal files/gguf_file files/gguf_metadata files/gguf_hybrids files/gguf_config files/gguf_tokenizer
         files/gguf_place checkpoint weights
-        memory rowwise/replaced_functions rowwise/row_safe
-        state/sites state/step_walk state/rule_rows state/reference
-        state/compiled state/convolution state/state_seam
+        device/runner memory replacing/replacer replacing/row_safe
+        state/sites state/rule_rows state/walk state/convolution state/state_seam
         seam probe self_test threads linear/exact linear/row_limit
         linear/row_counts linear/panels linear/panel_linear linear/readers linear/packed linear/int8
         linear/groups linear/grouped linear/int4 linear/roundings
         device/packed_matrix device/row_exact device/packed_linear
         linear/sizes
         layers/norms layers/activations experts/gates experts/separate
-        experts/interface experts/reading experts/fused experts/router experts/mixtures
-        device/grouped_experts
+        experts/reading experts/cpu_experts experts/router experts/device_experts
         files/weight files/skeleton files/gguf_types files/gguf_layout files/gguf_model
         files/quantized_checkpoint loading
-        layers/form layers/mlp layers/fused_mlp layers/decoder_layer layers/fuse features layers/stack
-        device/layers/device_layer device/layers/fuse
-        device/stopwatch device/capture device/runner device/peak device/compiling device/static_forward
-        device/graph_runner device/exactness target_model kept_timings timing
-        parallel/ring parallel/orders parallel/collectives parallel/shards parallel/follower parallel/leader
+        layers/form layers/mlp layers/cpu_layer layers/cpu_parts features layers/stack
+        layers/device_layer layers/device_parts
+        step_forward replacing/rules replacing/preparation shared_parts
+        device/capture device/static_forward device/graph_runner target_model timing
+        parallel/ring parallel/collectives parallel/shards parallel/follower parallel/leader
     """,
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
         law token_lists logits_processors verify cpu_sampler rejection asked
         device/tree_edits device/plan
-        device/launch top_tokens logprobs reference sampler device/device_sampler step_sampler
+        device/launch top_tokens logprobs sampler device/device_sampler step_sampler
     """,
     "drafting": """
         drafter baselines/lookup baselines/none draft_model/state draft_model/rounds draft_model/vocabulary

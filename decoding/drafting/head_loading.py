@@ -38,7 +38,7 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
         raise ConfigError(f"draft_head is {name!r} and draft_model {other!r}; only one of them can draft")
     if name is None and other in NO_NAMES:
         return _load_own_head(config, target) if other in ("auto", OWN_HEAD) else None
-    fields = head_fields(name or other)
+    fields = _head_fields(name or other)
     if name is None and fields is None:
         return None
     name = name or other
@@ -47,13 +47,13 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
         folder = find_head(name)
         if fields is not None and is_block(fields):
             return BlockModel(load_block(folder, target), target)
-        head = load_head(folder, HeadTarget(target.embeddings, target.num_layers))
-        if target.packed_embedding is not None and not head.config.owns_embeddings:
-            head.embed_tokens = target.packed_embedding
+        head = load_head(folder, HeadTarget(target.shared.embeddings, target.num_layers))
+        if target.shared.packed_embedding is not None and not head.config.owns_embeddings:
+            head.embed_tokens = target.shared.packed_embedding
         return HeadModel(head, target, capture_on(target.device) if config.graphs else None)
 
 
-def head_fields(name: str) -> dict[str, Any] | None:
+def _head_fields(name: str) -> dict[str, Any] | None:
     """Of a head's config.json; None where a folder or hub name has none, or a model's. The bundled model's name is a
     model's as well; whoever loads a head that is asked for by name says what is wrong with it."""
     if name == BUNDLED_MODEL:

@@ -29,7 +29,7 @@ from decoding.engine.fault import failed_by, rejected_by
 from decoding.engine.start import load_engine
 from decoding.errors import GanderError, RequestRejected
 from decoding.kernels.cache import kernel_folder
-from decoding.model.kept_timings import KeptTimings
+from decoding.model.timing import KeptTimings
 from decoding.process.parent import end_with_any, is_orphan
 from decoding.worker import messages
 from decoding.worker.allocator import give_back_memory

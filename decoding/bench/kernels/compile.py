@@ -27,8 +27,6 @@ from decoding.kernels.gpu.moves import move
 from decoding.kernels.gpu.products import Operands, add_parts, mean, multiply
 from decoding.kernels.gpu.rows import gate, normalise, rotate_and_store
 from decoding.kernels.gpu.sampling import draw, edit, scan, walk
-from decoding.model.device.grouped_experts import added_in, chosen_in, expert_tile, laid_in
-from decoding.model.device.layers.device_layer import Norm, gated_in, normalised_in, rotated_in
 from decoding.model.device.row_exact import (
     ADDED,
     LEAST_PART,
@@ -39,6 +37,8 @@ from decoding.model.device.row_exact import (
     product_tile,
 )
 from decoding.model.device.row_exact import constants_of as products_of
+from decoding.model.experts.device_experts import added_in, chosen_in, expert_tile, laid_in
+from decoding.model.layers.device_layer import Norm, gated_in, normalised_in, rotated_in
 from decoding.sampling.device.launch import BLOCK, ENTRIES, FEWEST_NODES
 
 CAPABILITIES = [(8, 0), (9, 0), (10, 0)]

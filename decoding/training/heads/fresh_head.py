@@ -43,7 +43,7 @@ def counts_of(answers: Iterable[NDArray[np.int32]], num_tokens: int) -> NDArray[
 
 def new_head(target: OnlineTarget, target_ids_W: Tensor, seed: int) -> EagleHead:
     """A float32 head for a target, on its device. target_ids_W: int64, ascending, the tokens that the head drafts."""
-    embeddings_VE = target.model.embeddings.detach()
+    embeddings_VE = target.model.shared.embeddings.detach()
     config = HeadConfig(
         layer=layer_for(target.config, embeddings_VE.shape[0]),
         draft_vocab_size=len(target_ids_W),

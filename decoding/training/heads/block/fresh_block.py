@@ -59,7 +59,7 @@ def new_block_head(target: OnlineTarget, mask_token_id: int, shape: BlockOptions
 
 def shared_layers(target: OnlineTarget) -> tuple[nn.Embedding, nn.Linear]:
     """A target's embedding and output layer in float32, for heads that use them. Neither is trained."""
-    embeddings_VE = target.model.embeddings.detach().float()
+    embeddings_VE = target.model.shared.embeddings.detach().float()
     num_tokens, width = embeddings_VE.shape
     embedding = nn.Embedding(num_tokens, width, _weight=embeddings_VE, _freeze=True)
     output = nn.Linear(width, num_tokens, bias=False)

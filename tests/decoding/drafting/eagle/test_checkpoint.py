@@ -10,10 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, load_head, save_head
-from decoding.drafting.eagle.head_config import default_feature_layers, read_config
+from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, load_head, read_fields, save_head
+from decoding.drafting.eagle.head_config import default_feature_layers, is_head, read_config
 from decoding.drafting.eagle.network import EagleHead
-from decoding.drafting.head_loading import head_fields
 from decoding.errors import ConfigError
 from tests.heads import LAYER, NUM_LAYERS, attend_causally, fields_of, new_head
 from tests.models import VOCAB_SIZE, tiny
@@ -94,10 +93,7 @@ def test_a_head_of_every_layout_and_kind_loads_and_says_the_same(tmp_path: Path,
     fields = fields_of(**KINDS[kind])
     head = new_head(TARGET.embeddings_VE, fields)
     folder = write(tmp_path, *LAYOUTS[layout](fields, tensors_of(head)), as_pickle=layout == "eagle")
-    assert head_fields(str(folder)) is not None or (layout, kind) == (
-        "eagle",
-        "whole vocabulary",
-    )  # whose config is a model's
+    assert is_head(read_fields(folder)) or (layout, kind) == ("eagle", "whole vocabulary")  # whose config is a model's
     loaded = load_head(find_head(str(folder)), TARGET)
     assert torch.equal(says(loaded), says(head))
     assert torch.equal(loaded.target_ids, head.target_ids)
@@ -225,8 +221,7 @@ def test_a_folder_without_weights_and_one_of_a_model_are_told_apart(tmp_path: Pa
     with pytest.raises(ConfigError, match="neither a safetensors file"):
         load_head(tmp_path, TARGET)
     (tmp_path / "config.json").write_text(json.dumps(LAYER | {"architectures": ["LlamaForCausalLM"]}))
-    assert head_fields(str(tmp_path)) is None
-    assert head_fields(str(tmp_path / "nothing")) is None
+    assert not is_head(read_fields(tmp_path))
     with pytest.raises(ConfigError, match="is no folder and cannot be had"):
         find_head(str(tmp_path / "nothing"))
 

@@ -1,6 +1,6 @@
-"""Draws the target's own token in plain tensor operations: slow; the reference for tests of the other samplers.
+"""Draws the target's own token in plain tensor operations: slow, and obviously right.
 
-Gives the same tokens as `cpu_sampler`.
+Gives the same tokens as `decoding/sampling/cpu_sampler.py`.
 """
 
 from __future__ import annotations

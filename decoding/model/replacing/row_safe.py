@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from decoding.model.rowwise.replaced_functions import Replacements
+from decoding.errors import PartRefused
+from decoding.model.replacing.replacer import Calls, Place, Replacements, Rule
 
 # Shape suffixes: L positions in the table, D rotary width.
 UNROLLED_BYTES = 128  # torch's loops take two of the widest vectors at a time
@@ -22,6 +23,7 @@ ELEMENTS_PER_THREAD = 32768  # torch splits longer arrays among its threads (at:
 FIRST_TABLE_LEN = 4096
 ACTIVATION_MODULES = (nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Mish, nn.ELU)
 EXACT_MODULES = (nn.ReLU, nn.Identity)
+OTHER_INTERFACE = "they do not give cosines and sines of positions alone"
 FUNCTIONS = (
     F.gelu,
     F.softplus,
@@ -111,37 +113,32 @@ def safe_length(count: int, unit: int) -> int:
     return padded
 
 
-def make_row_safe(model: nn.Module) -> None:
-    """Replace the activations and rotary embeddings of `model` that are of a known kind."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if _is_activation(child):
-                setattr(parent, name, RowSafeActivation(child))
-            elif _is_rotary(child):
-                setattr(parent, name, RotaryTable(child))
-
-
-def _is_activation(module: nn.Module) -> bool:
+def _is_activation(place: Place) -> bool:
+    module = place.module
     is_known = isinstance(module, ACTIVATION_MODULES) or type(module).__module__ == "transformers.activations"
     return is_known and not isinstance(module, EXACT_MODULES)
 
 
-def _is_rotary(module: nn.Module) -> bool:
-    """Whether a module is a rotary embedding with transformers' interface: (cosines, sines), a row per position."""
-    rope_type = getattr(module, "rope_type", None)
-    if not type(module).__name__.endswith("RotaryEmbedding") or not isinstance(rope_type, str | dict):
-        return False
-    kinds = [()] if isinstance(rope_type, str) else [(layer_type,) for layer_type in rope_type]
+def _is_rotary(place: Place) -> bool:
+    rope_type = getattr(place.module, "rope_type", None)
+    return type(place.module).__name__.endswith("RotaryEmbedding") and isinstance(rope_type, str | dict)
+
+
+def _check_tables(_table: RotaryTable, place: Place, _calls: Calls) -> None:
+    """Whether a module has the interface of transformers' rotary embeddings: (cosines, sines), a row per position."""
+    rotary: Any = place.module
+    kinds = [()] if isinstance(rotary.rope_type, str) else [(layer_type,) for layer_type in rotary.rope_type]
     hidden, positions = torch.zeros(1, 2, 1), torch.arange(2)[None]
     for kind in kinds:
         try:
             with torch.inference_mode():
-                tables = module(hidden, positions, *kind)
-        except (TypeError, AttributeError, RuntimeError):  # it has another interface
-            return False
+                tables = rotary(hidden, positions, *kind)
+        except (TypeError, AttributeError, RuntimeError) as error:
+            raise PartRefused(OTHER_INTERFACE) from error
         if not (isinstance(tables, tuple) and len(tables) == 2 and all(t.shape[:-1] == (1, 2) for t in tables)):
-            return False
-    return True
+            raise PartRefused(OTHER_INTERFACE)
 
 
+ACTIVATIONS = Rule("activations row-safe", _is_activation, lambda place: [RowSafeActivation(place.module)])
+ROTARIES = Rule("rotary tables kept", _is_rotary, lambda place: [RotaryTable(place.module)], _check_tables)
 REPLACED: Replacements = {function: row_safe(function) for function in FUNCTIONS}

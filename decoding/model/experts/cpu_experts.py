@@ -7,11 +7,13 @@ Invariant: the bits of a row depend on the row alone, in any program, on any num
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import nn
 
+from decoding.errors import PartRefused
 from decoding.kernels.cpu.experts import (
     MOST_MOVES,
     SHARES,
@@ -23,14 +25,17 @@ from decoding.kernels.cpu.experts import (
 )
 from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms, compiled
 from decoding.model.experts.gates import GateKernel
-from decoding.model.experts.interface import experts_of
-from decoding.model.experts.separate import SeparateExperts
+from decoding.model.experts.reading import NO_KERNEL
+from decoding.model.experts.separate import SeparateExperts, experts_of
 from decoding.model.linear.grouped import GroupedLinear
 from decoding.model.linear.int8 import Int8Linear
 from decoding.model.linear.panel_linear import PanelLinear, fits_panels
+from decoding.model.replacing.replacer import Place, Rule
 
 # Shape suffixes: X experts, M rows, E model width, K experts of a row.
 KINDS = (PanelLinear, Int8Linear, GroupedLinear)
+TOGETHER = "mixtures of experts in one region"
+OTHER_PACKING = "they are not packed alike"
 PAIR_BYTES, SHARE_BYTES = 8, 4  # of an int64 and of a float32
 
 
@@ -164,17 +169,31 @@ class FusedExperts:
         return self._programs[num_ranks]
 
 
-def fuse_experts(model: nn.Module, dtype: torch.dtype) -> list[FusedExperts]:
-    """Have the separate experts of `model` run together; return what runs them. Their layers get panels unless they are
-    packed already."""
-    rooms, fused = PairRooms(dtype), []
-    for experts in list(model.modules()):
-        if isinstance(experts, SeparateExperts) and experts.gate_kernel is not None:
-            _pack(experts)
-            if _are_alike(experts):
-                fused.append(FusedExperts(experts, experts.gate_kernel, rooms))
-                experts.runner = fused[-1]
-    return fused
+def together_rule(dtype: torch.dtype, lacks: str) -> Rule:
+    """Has the separate experts of each mixture run together. Their layers get panels unless they are packed already;
+    lacks: of these."""
+    rooms = PairRooms(dtype)
+    return Rule(
+        TOGETHER,
+        lambda place: isinstance(place.module, SeparateExperts),
+        lambda place: [_together(place.module, rooms)],
+        put=_run_by,
+        lacks=lacks,
+    )
+
+
+def _together(experts: Any, rooms: PairRooms) -> FusedExperts:
+    if experts.gate_kernel is None:
+        raise PartRefused(NO_KERNEL)
+    _pack(experts)
+    if not _are_alike(experts):
+        raise PartRefused(OTHER_PACKING)
+    return FusedExperts(experts, experts.gate_kernel, rooms)
+
+
+def _run_by(place: Place, runner: FusedExperts) -> None:
+    experts: Any = place.module
+    experts.runner = runner
 
 
 def _pack(experts: SeparateExperts) -> None:
@@ -202,3 +221,20 @@ def runner_of(module: nn.Module | None) -> FusedExperts | None:
     """What runs a transformers module's experts at once; None if nothing does, or it is another module."""
     experts = None if module is None else experts_of(module)
     return experts.runner if experts is not None and isinstance(experts.runner, FusedExperts) else None
+
+
+class Mixtures:
+    """All mixtures of a model whose experts run together."""
+
+    def __init__(self, mixtures: Sequence[FusedExperts]) -> None:
+        self._mixtures = mixtures
+        self.num_experts = fmean(each.num_experts for each in mixtures)
+
+    @property
+    def num_chosen(self) -> float:
+        """Of each token, once a forward ran."""
+        return fmean(each.num_ranks for each in self._mixtures)
+
+    def num_distinct(self) -> float:
+        """How many experts the last forward read in a mixture."""
+        return fmean(each.num_distinct() for each in self._mixtures)

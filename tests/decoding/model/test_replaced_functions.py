@@ -7,8 +7,8 @@ import torch.nn.functional as F
 
 from decoding.model.layers import activations
 from decoding.model.linear import exact
-from decoding.model.rowwise import row_safe
-from decoding.model.rowwise.replaced_functions import ReplacedFunctions
+from decoding.model.replacing import row_safe
+from decoding.model.replacing.replacer import ReplacedFunctions
 
 
 def test_a_replacement_may_leave_a_call_to_its_function() -> None:

@@ -14,6 +14,7 @@ import torch
 import triton
 from torch import nn
 
+from decoding.errors import PartRefused
 from decoding.kernels.gpu.experts import add_chosen, lay_tiles, multiply_chosen
 from decoding.kernels.gpu.products import Operands
 from decoding.model.device.packed_linear import PackedDeviceLinear
@@ -25,9 +26,9 @@ from decoding.model.device.row_exact import (
     product_tile,
 )
 from decoding.model.experts.gates import gate_of
-from decoding.model.experts.interface import attach, experts_of, own_forward, use_experts
-from decoding.model.experts.reading import has_known_form, why_other_experts
-from decoding.model.experts.separate import SeparateExperts
+from decoding.model.experts.reading import check_experts, has_known_form
+from decoding.model.experts.separate import attach, experts_of, is_mixture, own_forward, serve_here
+from decoding.model.replacing.replacer import Calls, Place, Rule
 from decoding.model.seam import running_plan
 
 # Shape suffixes: X experts, M rows, K experts of a row, P pairs of a row and one of its experts, E model width, N inner
@@ -54,7 +55,7 @@ class GroupedExperts(nn.Module):
 
     def __init__(self, gate_up: Stacked, down: Stacked, num_experts: int, apply_gate: JoinGate) -> None:
         super().__init__()
-        self.num_experts = num_experts
+        self.num_experts, self.width = num_experts, down.shape[0]
         self._gate_up, self._down, self._apply_gate = gate_up, down, apply_gate
         self._numbers = torch.arange(num_experts + 1, device=gate_up.operands.weight.device)
 
@@ -130,38 +131,65 @@ def _of_real_rows(chosen_MK: torch.Tensor, num_experts: int) -> torch.Tensor:
     return torch.where(step.row_segments_T[:, None] < 0, num_experts, chosen_MK)
 
 
-def group_experts(model: nn.Module) -> list[str]:
-    """Have these kernels run the experts of `model` where they compute the same; return why they do not, each reason
-    once. Of experts that are not packed all mixtures must do so, or transformers' code runs them; of packed ones the
-    originals are dropped."""
-    named = (each for each in model.modules() if type(each).__name__.endswith("Experts"))
-    mixtures = [each for each in named if not isinstance(each, SeparateExperts)]
-    whole = {module: _whole(module) for module in mixtures if experts_of(module) is None}
-    packed = {module: _packed(module, separate) for module in mixtures if (separate := experts_of(module)) is not None}
-    reasons = [each for each in (*whole.values(), *packed.values()) if isinstance(each, str)]
-    if whole and not any(isinstance(each, str) for each in whole.values()):
-        use_experts(model)
-        packed |= whole
-    for module, grouped in packed.items():
-        if isinstance(grouped, GroupedExperts):
-            attach(module, grouped)
-    return list(dict.fromkeys(reasons))
+def packed_rule() -> Rule:
+    """Has these kernels run experts that are packed one by one, of which the originals are dropped."""
+    return Rule(
+        "mixtures of packed experts in four launches",
+        lambda place: is_mixture(place) and experts_of(place.module) is not None,
+        lambda place: [_packed(place.module)],
+        _check_packed,
+        lambda place, grouped: attach(place.module, grouped),
+    )
 
 
-def _whole(module: nn.Module) -> GroupedExperts | str:
-    """Of matrices that share a tensor; or why not."""
+def whole_rule() -> Rule:
+    """The same for experts that are not packed: all mixtures, or transformers' own code runs them, which is quicker
+    than our seam where nothing was adopted."""
+    return Rule(
+        "mixtures of experts in four launches",
+        lambda place: is_mixture(place) and experts_of(place.module) is None,
+        lambda place: [_whole(place.module)],
+        _check_whole,
+        _serve,
+        are_all=True,
+    )
+
+
+def _serve(place: Place, grouped: GroupedExperts) -> None:
+    serve_here(place)
+    attach(place.module, grouped)
+
+
+def _whole(module: nn.Module) -> GroupedExperts:
+    """Of matrices that share a tensor."""
     own: Any = module
     if not has_known_form(module):
-        return OTHER_FORM
+        raise PartRefused(OTHER_FORM)
     weights = [own.gate_up_proj.detach(), own.down_proj.detach()]
     if own.is_transposed:
         weights = [each.transpose(1, 2) for each in weights]
     biases = (own.gate_up_proj_bias.detach(), own.down_proj_bias.detach()) if own.has_bias else (None, None)
-    layers = [_of_tensor(weight_XOI, bias_XO) for weight_XOI, bias_XO in zip(weights, biases, strict=True)]
-    num_experts, width = weights[1].shape[:2]
-    grouped = GroupedExperts(layers[0], layers[1], num_experts, own._apply_gate)
-    own_run = partial(own_forward, module)
-    return why_other_experts(own_run, grouped, num_experts, width, weights[0]) or grouped
+    gate_up, down = (_of_tensor(weight_XOI, bias_XO) for weight_XOI, bias_XO in zip(weights, biases, strict=True))
+    return GroupedExperts(gate_up, down, len(weights[1]), own._apply_gate)
+
+
+def _check_whole(grouped: GroupedExperts, place: Place, _calls: Calls) -> None:
+    own: Any = place.module
+    check_experts(partial(own_forward, own), grouped, grouped.num_experts, grouped.width, own.gate_up_proj)
+
+
+def _packed(module: nn.Module) -> GroupedExperts:
+    """Of matrices that are packed one by one."""
+    separate: Any = experts_of(module)
+    gate_up, down = _of_layers(separate.gates, separate.ups), _of_layers(separate.downs)
+    join = gate_of(module)
+    return GroupedExperts(gate_up, down, len(separate.gates), lambda both: join(*both.chunk(2, -1)))
+
+
+def _check_packed(grouped: GroupedExperts, place: Place, _calls: Calls) -> None:
+    separate: Any = experts_of(place.module)
+    like = separate.downs[0].weight
+    check_experts(separate.one_by_one, grouped, grouped.num_experts, grouped.width, like)
 
 
 def _of_tensor(weight_XOI: torch.Tensor, bias_XO: torch.Tensor | None) -> Stacked:
@@ -172,26 +200,15 @@ def _of_tensor(weight_XOI: torch.Tensor, bias_XO: torch.Tensor | None) -> Stacke
     return Stacked(operands, expert_step, bias_XO, shape, packing_of(0, shape[1], 0))
 
 
-def _packed(module: nn.Module, separate: SeparateExperts) -> GroupedExperts | str:
-    """Of matrices that are packed one by one; or why not."""
-    gate_up, down = _of_layers(separate.gates, separate.ups), _of_layers(separate.downs)
-    if gate_up is None or down is None:
-        return OTHER_PACKING
-    join = gate_of(module)
-    grouped = GroupedExperts(gate_up, down, len(separate.gates), lambda both: join(*both.chunk(2, -1)))
-    like: Any = separate.downs[0].weight
-    return why_other_experts(separate.one_by_one, grouped, len(separate.gates), down.shape[0], like) or grouped
-
-
-def _of_layers(*sides: nn.ModuleList) -> Stacked | None:
-    """sides: a layer of each expert; one side's outputs follow the other's. None if they are not packed alike."""
+def _of_layers(*sides: nn.ModuleList) -> Stacked:
+    """sides: a layer of each expert; one side's outputs follow the other's."""
     layers: list[list[Any]] = [list(side) for side in zip(*sides, strict=True)]  # of each expert
     if {type(layer) for own in layers for layer in own} != {PackedDeviceLinear}:
-        return None
+        raise PartRefused(OTHER_PACKING)
     matrices: list[list[PackedMatrix]] = [[layer.packed for layer in own] for own in layers]
     forms = {(each.bits, each.group, each.zero, each.shape[1]) for own in matrices for each in own}
     if len(forms) != 1:
-        return None
+        raise PartRefused(OTHER_PACKING)
     bits, group, zero, width = forms.pop()
     codes, scales, factors = (
         torch.stack([torch.cat([getattr(each, name) for each in own]) for own in matrices])

@@ -14,7 +14,8 @@ from torch import nn
 
 from decoding.attention.exact import ExactPlan
 from decoding.core.layer import LayerSpec
-from decoding.kernels.cpu.attention import exact as exact_kernel
+from decoding.kernels.cpu.attention import call_table
+from decoding.kernels.cpu.attention.exact import attend
 from decoding.kernels.cpu.program import SOURCE, TARGET, Call, Program, Rooms
 from decoding.kernels.cpu.rows import (
     COSINES,
@@ -70,7 +71,7 @@ class FusedLayer(StandIn):
         self._program = program = Program([[first], *calls.phases(), [last]])
         self._first, self._middle, self._last = map(program.fields_of, (first, calls.middle, last))
         self._rotations = program.fields_of_all(calls.rotate)
-        self._attention = program.fields_of_all(exact_kernel.attend)
+        self._attention = program.fields_of_all(attend)
 
     def _run(self, hidden_1ME: torch.Tensor, cosines_1MD: torch.Tensor, sines_1MD: torch.Tensor) -> torch.Tensor:
         result = torch.empty_like(hidden_1ME)
@@ -132,15 +133,15 @@ class LayerCalls:
         return (self._query, self._spec.num_query_heads), (self._key, self._spec.num_kv_heads)
 
     def _attention(self) -> Call:
-        spec, fields = self._spec, [0] * exact_kernel.NUM_FIELDS
+        spec, fields = self._spec, [0] * call_table.NUM_FIELDS
         item = self._rooms.dtype.itemsize
-        fields[exact_kernel.OUT] = self._attended
+        fields[call_table.OUT] = self._attended
         for address, start, num_heads, width in (
-            (exact_kernel.QUERY, self._query, spec.num_query_heads, spec.key_dim),
-            (exact_kernel.KEY, self._key, spec.num_kv_heads, spec.key_dim),
-            (exact_kernel.VALUE, self._value, spec.num_kv_heads, spec.value_dim),
+            (call_table.QUERY, self._query, spec.num_query_heads, spec.key_dim),
+            (call_table.KEY, self._key, spec.num_kv_heads, spec.key_dim),
+            (call_table.VALUE, self._value, spec.num_kv_heads, spec.value_dim),
         ):
-            steps = exact_kernel.HEAD_STEPS[address]
+            steps = call_table.HEAD_STEPS[address]
             fields[address] = start
             fields[steps : steps + 2] = (width * item, num_heads * width * item)
-        return Call(exact_kernel.attend, tuple(fields))
+        return Call(attend, tuple(fields))

@@ -14,9 +14,10 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from decoding.attention.reference import ReferenceAttention
 from decoding.model.experts.gates import gate_of
-from decoding.model.experts.interface import CHILD, adopt, own_forward
-from decoding.model.experts.separate import ExpertLayers, SeparateExperts
+from decoding.model.experts.separate import CHILD, ExpertLayers, SeparateExperts, adopt, own_forward
 from decoding.model.linear.groups import dequantized, quantized
+from decoding.model.replacing import replacer
+from decoding.model.replacing.replacer import Report
 from decoding.model.seam import Seam
 from tests.models import tiny
 from tests.recording import RecordingCapture
@@ -24,9 +25,9 @@ from tests.row_exact import use_row_exact_dots
 
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
-from decoding.model.device.grouped_experts import OTHER_FORM, OTHER_PACKING, GroupedExperts, group_experts
 from decoding.model.device.packed_linear import PackedDeviceLinear
 from decoding.model.device.packed_matrix import packed_matrix
+from decoding.model.experts.device_experts import OTHER_FORM, OTHER_PACKING, GroupedExperts, packed_rule, whole_rule
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted where there is no GPU")
 CPU = torch.device("cpu")
@@ -36,13 +37,17 @@ COUNTS = (1, 2, 17)
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 5e-3}
 
 
+def grouped(model: nn.Module) -> Report:
+    return replacer.replace(model, [whole_rule(), packed_rule()])
+
+
 def mixture(model_type: str = "qwen3_moe", dtype: torch.dtype = torch.float32) -> Any:
     """A model's experts, which the kernels run."""
     fields = {"num_local_experts" if model_type in ("gpt_oss", "mixtral") else "num_experts": NUM_EXPERTS}
     fields = {"n_routed_experts": NUM_EXPERTS} if model_type == "deepseek_v3" else fields
     modules = tiny(model_type, moe_intermediate_size=48, **fields).to(dtype).modules()
     experts = next(each for each in modules if type(each).__name__.endswith("Experts"))
-    group_experts(nn.ModuleList([experts]))
+    grouped(nn.ModuleList([experts]))
     assert isinstance(experts.get_submodule(CHILD), GroupedExperts)
     return experts
 
@@ -133,7 +138,7 @@ def packed_mixture(bits: int, zero: int | None, bits_of_ups: int) -> tuple[nn.Mo
 @pytest.mark.parametrize(("bits", "zero"), [(4, None), (4, 8), (8, None)])
 def test_packed_experts_are_multiplied_as_they_are(bits: int, zero: int | None) -> None:
     experts, plain = packed_mixture(bits, zero, bits)
-    group_experts(nn.ModuleList([experts]))
+    grouped(nn.ModuleList([experts]))
     assert isinstance(experts.get_submodule(CHILD), GroupedExperts)
     with torch.inference_mode():
         found, expected = experts(*routed(20)), plain.one_by_one(*routed(20))
@@ -142,7 +147,7 @@ def test_packed_experts_are_multiplied_as_they_are(bits: int, zero: int | None) 
 
 def test_experts_that_are_packed_in_several_ways_are_run_one_by_one() -> None:
     experts, plain = packed_mixture(4, None, 8)
-    assert group_experts(nn.ModuleList([experts])) == [OTHER_PACKING]
+    assert grouped(nn.ModuleList([experts])).reasons == (OTHER_PACKING,)
     assert isinstance(experts.get_submodule(CHILD), SeparateExperts)
     with torch.inference_mode():
         found, expected = experts(*routed(3)), plain.one_by_one(*routed(3))
@@ -154,7 +159,7 @@ def test_one_mixture_that_computes_something_else_leaves_all_to_transformers() -
     experts = model.model.layers[1].mlp.experts
     experts.register_parameter("scale", nn.Parameter(torch.ones(1)))
     before = experts.config._experts_implementation
-    assert group_experts(model) == [OTHER_FORM]
+    assert grouped(model).reasons == (OTHER_FORM,)
     assert not any(isinstance(each, GroupedExperts) for each in model.modules())
     assert experts.config._experts_implementation == before
 

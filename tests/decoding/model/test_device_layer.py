@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,9 @@ from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.device.packed_linear import PackedDeviceLinear
 from decoding.model.device.packed_matrix import packed_matrix
 from decoding.model.linear.groups import dequantized
-from decoding.model.parallel.shards import parts_to_sum
+from decoding.model.parallel.shards import summing_rule
+from decoding.model.replacing import replacer
+from decoding.model.replacing.replacer import Forwards, Replaced
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
 from tests.decoding.model.device.test_graph_runner import SAME, steps
@@ -39,8 +42,8 @@ from tests.triton_variants import num_variants
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
 from decoding.attention.triton.triton_attention import TritonAttention
-from decoding.model.device.layers.device_layer import DeviceLayer, DeviceMlp, OwnMlp
-from decoding.model.device.layers.fuse import OTHER_FORM, Fusion, fuse_device_layers
+from decoding.model.layers.device_layer import DeviceLayer, DeviceMlp, OwnMlp
+from decoding.model.layers.device_parts import OTHER_FORM, layer_rule
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted where there is no GPU")
 CONFIG = EngineConfig(attention="padded", max_model_len=128, threads=1)  # which is quick to test while it is loaded
@@ -56,16 +59,22 @@ def _infinities_are_numbers() -> Iterator[None]:
         yield
 
 
-def load(model_type: str, dtype: torch.dtype = torch.float32, **shape: Any) -> tuple[TargetModel, Fusion]:
+def load(model_type: str, dtype: torch.dtype = torch.float32, **shape: Any) -> tuple[TargetModel, Replaced]:
     return fused(tiny(model_type, **SHAPE | shape).to(dtype))
 
 
-def fused(own: Any) -> tuple[TargetModel, Fusion]:
+def fused(own: Any) -> tuple[TargetModel, Replaced]:
     """As a model with Triton's attention is loaded, but for the tests of it."""
     model = TargetModel.from_model(own, CONFIG, RecordingCapture())
     model._seam.backend = TritonAttention(model.layers, model.dtype, model.device)
     trials = trial_steps(model, self_test_case(model.vocab_size))
-    return model, fuse_device_layers(own, model._seam, model._run, trials)
+    (layers,) = replacer.replace(own, [layer_rule(model._seam)], Forwards(model._run, trials)).forms
+    return model, layers
+
+
+def told(fusion: Replaced) -> tuple[int, tuple[str, ...]]:
+    """How many layers are fused, and why others are not."""
+    return len(fusion.stand_ins), fusion.reasons
 
 
 def fused_layers(model: TargetModel) -> list[DeviceLayer]:
@@ -105,7 +114,7 @@ def by_its_own_code(model: TargetModel) -> TargetModel:
 def test_a_fused_layer_computes_what_the_layer_does(model_type: str, dtype: torch.dtype, shape: dict[str, Any]) -> None:
     model, fusion = load(model_type, dtype, **shape)
     layers = fused_layers(model)
-    assert fusion == (len(model.layers), ()) == (len(layers), ())
+    assert told(fusion) == (len(model.layers), ()) == (len(layers), ())
     kinds = {type(each._parts.mlp) for each in layers}
     assert kinds == ({OwnMlp} if model_type == "qwen3_moe" else {DeviceMlp})
     found = logits_of(model)
@@ -114,20 +123,21 @@ def test_a_fused_layer_computes_what_the_layer_does(model_type: str, dtype: torc
 
 
 def test_sums_over_ranks_that_hang_on_its_products_are_part_of_it() -> None:
-    own, calls = tiny("llama", **SHAPE), []
+    own, calls = tiny("llama", **SHAPE), list[tuple[int, ...]]()
 
-    def summed(module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
-        calls.append(module)
+    def doubled(output: torch.Tensor) -> torch.Tensor:
+        calls.append(tuple(output.shape))
         return 2 * output
 
-    parts = parts_to_sum(own.model.layers[0], torch.device("cuda"))
-    for part in parts:
-        part.register_forward_hook(summed)
+    ranks: Any = SimpleNamespace(sum=doubled)
+    report = replacer.replace(own.model.layers, [summing_rule(ranks, torch.device("cuda"))])
+    layer = own.model.layers[0]
+    assert report.forms[0].stand_ins == (layer.self_attn.o_proj, layer.mlp.down_proj)
     model, fusion = fused(own)
-    assert fusion == (1, ())
+    assert told(fusion) == (1, ())
     calls.clear()
     found = logits_of(model)
-    assert calls == 2 * parts, "a prompt and a tree"
+    assert len(calls) == 4, "of attention and MLP, in a prompt and a tree"
     assert (found - logits_of(by_its_own_code(model))).abs().max() <= TOLERANCES[torch.float32] * found.abs().max()
 
 
@@ -140,7 +150,7 @@ def test_a_row_has_the_same_bits_alone_and_among_17(
 ) -> None:
     use_row_exact_products(monkeypatch)
     model, fusion = load(model_type, dtype)
-    assert fusion.num_fused == 1
+    assert told(fusion) == (1, ())
     tokens = np.arange(17, dtype=np.int32) * 5 % model.vocab_size
     together, alone = KvCache(model.new_store(4)), KvCache(model.new_store(4))
     both, rows = together.new_rows(17), alone.new_rows(17)
@@ -215,7 +225,7 @@ def test_a_layer_that_computes_something_else_stays_as_it_is(name: str) -> None:
         lambda module, _inputs, output: CHANGES[name](module, output)
     )
     model, fusion = fused(own)
-    assert fusion.num_fused == 0
+    assert not fusion.stand_ins
     assert fusion.reasons[0].startswith("it gives results that differ by ")
     assert not fused_layers(model)
     assert torch.isfinite(logits_of(model)).all()
@@ -224,17 +234,17 @@ def test_a_layer_that_computes_something_else_stays_as_it_is(name: str) -> None:
 def test_layers_without_rotation_and_of_other_forms_stay_as_they_are() -> None:
     model, fusion = load("smollm3", num_hidden_layers=2)
     assert [type(each) is DeviceLayer for each in model._model.model.layers] == [True, False]
-    assert (fusion.num_fused, len(fusion.reasons)) == (1, 1)
+    assert (len(fusion.stand_ins), len(fusion.reasons)) == (1, 1)
     for model_type in ("olmo2", "gpt_neox"):
-        assert load(model_type)[1] == (0, (OTHER_FORM,))
+        assert told(load(model_type)[1]) == (0, (OTHER_FORM,))
 
 
 def test_a_kernel_that_cannot_run_leaves_the_model_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any) -> None:
         raise ValueError("a kernel takes more than the device has")
 
-    monkeypatch.setattr("decoding.model.device.layers.device_layer.gated", failing)
-    assert load("llama")[1] == (0, ("a kernel takes more than the device has",))
+    monkeypatch.setattr("decoding.model.layers.device_layer.gated", failing)
+    assert told(load("llama")[1]) == (0, ("a kernel takes more than the device has",))
 
 
 def test_packed_layers_are_multiplied_one_by_one() -> None:
@@ -249,22 +259,22 @@ def test_packed_layers_are_multiplied_one_by_one() -> None:
             own.model.layers.set_submodule(name, PackedDeviceLinear(packed, bias_O, torch.float32))
             module.weight.data = dequantized(groups)
     model, fusion = fused(own)
-    assert fusion.num_fused == 1
+    assert told(fusion) == (1, ())
     expected = logits_of(fused(plain)[0])
     assert (logits_of(model) - expected).abs().max() <= 5e-3 * expected.abs().max()
 
 
 @pytest.mark.slow
 def test_a_model_is_fused_as_it_is_loaded_and_says_so() -> None:
-    told: list[str] = []
+    lines: list[str] = []
     own, config = tiny("llama", **SHAPE), replace(CONFIG, attention="triton")
-    model = TargetModel(own, config, lambda sentence, _: told.append(sentence), RecordingCapture())
-    assert "1 of 1 layers are fused" in told
+    model = TargetModel(own, config, lambda sentence, _: lines.append(sentence), RecordingCapture())
+    assert any("1 of 1 layers fused" in each for each in lines)
     assert len(fused_layers(model)) == 1
     other = TargetModel(
-        tiny("gpt_neox", **SHAPE), config, lambda sentence, _: told.append(sentence), RecordingCapture()
+        tiny("gpt_neox", **SHAPE), config, lambda sentence, _: lines.append(sentence), RecordingCapture()
     )
-    assert f"0 of 1 layers are fused; others are not: {OTHER_FORM}" in told
+    assert any(f"0 of 1 layers fused (others are not: {OTHER_FORM})" in each for each in lines)
     assert not fused_layers(other)
 
 
@@ -272,7 +282,7 @@ PROGRAM = """
     from types import SimpleNamespace
     import torch
     from decoding.bench.kernels.compile import layer_of
-    from decoding.model.device.layers.device_layer import Norm, added, gated, normalised, rotated
+    from decoding.model.layers.device_layer import Norm, added, gated, normalised, rotated
 
     spec, norm = layer_of(4, 16, 16), Norm(torch.ones(64), 1e-6)
     planes = torch.zeros(9, 8, 16, 16), torch.zeros(9, 8, 16, 16)

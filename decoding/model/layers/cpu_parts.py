@@ -1,95 +1,82 @@
-"""Finds what a `FusedLayer` can replace with bit-identical results: decoder layers, and in others their gated MLPs.
+"""The rules for what runs a few tokens in one call on the CPU: decoder layers, and in others their gated MLPs.
 
-What is fused is tried on inputs from the model's own forward. Invariant: a layer whose trial differs in one bit is not
-replaced.
+Both are tried on calls of the model's own forward. Invariant: a module whose trial differs in one bit is not replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
+from decoding.errors import PartRefused
 from decoding.kernels.cpu.program import MOST_ROWS, Rooms
-from decoding.model.experts.fused import runner_of
+from decoding.model.experts.cpu_experts import runner_of
 from decoding.model.experts.router import FusedRouter
 from decoding.model.layers.activations import FusedSilu
-from decoding.model.layers.decoder_layer import FusedLayer, Parts
+from decoding.model.layers.cpu_layer import FusedLayer, Parts
 from decoding.model.layers.form import (
     CHILDREN,
-    Run,
-    Trial,
+    OTHER_FORM,
+    attends,
     has_tables,
     inner,
     of_attention,
     of_gated_mlp,
     shapes_of,
-    trials_of,
 )
-from decoding.model.layers.fused_mlp import FusedMlp
-from decoding.model.layers.mlp import AnyLinear, GatedMlp, Linear, Mixture
+from decoding.model.layers.mlp import AnyLinear, FusedMlp, GatedMlp, Linear, Mixture
 from decoding.model.layers.norms import FusedRmsNorm
+from decoding.model.replacing.replacer import Calls, Place, Rule
 from decoding.model.seam import Seam
 
-Fuse = Callable[[nn.Module], FusedLayer | FusedMlp | None]
+OTHER_PARTS = "there is no kernel here for one of their parts"
+OTHER_BITS = "they give other bits than the model's own code"
+AnyRooms = dict[torch.dtype, Rooms]  # which layers and MLPs of one model share
 
 
-def fuse_layers(model: nn.Module, seam: Seam, run: Run, batches: Sequence[StepBatch]) -> int:
-    """Replace all layers of `model` that can be fused, and in the others the MLPs; return how many layers. run: the
-    model's forward, in `seam`."""
-    rooms: dict[torch.dtype, Rooms] = {}
-    num_fused = _replace(model, lambda layer: _fused(layer, seam, rooms), seam, run, batches)
-    _replace(model, lambda layer: _fused_mlp(layer, rooms), seam, run, batches)
-    return num_fused
+def layer_rule(seam: Seam, rooms: AnyRooms) -> Rule:
+    """Of layers in the model of `seam`."""
+    return Rule(
+        "layers fused",
+        partial(attends, seam),
+        lambda place: [_fused_layer(place.module, seam, rooms)],
+        partial(_check_layer, seam),
+    )
 
 
-def _replace(model: nn.Module, fuse: Fuse, seam: Seam, run: Run, batches: Sequence[StepBatch]) -> int:
-    """Replace the modules that `fuse` fuses, where their trials are the same; return how many."""
-    found: list[tuple[nn.Module, str, FusedLayer | FusedMlp]] = []
-    for parent in _outside_of_fused(model):
-        for name, layer in list(parent.named_children()):
-            fused = fuse(layer)
-            if fused is not None:
-                found.append((parent, name, fused))
-    if not found:
-        return 0
-    trials = [trials_of([fused.layer for _, _, fused in found], run, batch) for batch in batches]
-    num_fused = 0
-    for place, (parent, name, fused) in enumerate(found):
-        if all(_is_same(fused, seam, batch, some[place]) for batch, some in zip(batches, trials, strict=True)):
-            setattr(parent, name, fused)
-            num_fused += 1
-    return num_fused
+def mlp_rule(seam: Seam, rooms: AnyRooms) -> Rule:
+    """Of gated MLPs outside of fused layers."""
+    return Rule(
+        "MLPs fused",
+        lambda place: of_gated_mlp(place.module) is not None,
+        lambda place: [_fused_mlp(place.module, rooms)],
+        partial(_check_bits, seam),
+    )
 
 
-def _outside_of_fused(module: nn.Module) -> Iterator[nn.Module]:
-    """The module and those in it, but none that is in a fused layer."""
-    if not isinstance(module, FusedLayer):
-        yield module
-        for child in list(module.children()):
-            yield from _outside_of_fused(child)
-
-
-def _fused(layer: nn.Module, seam: Seam, rooms: dict[torch.dtype, Rooms]) -> FusedLayer | None:
-    """A fused layer with the parts of `layer`, still to be tried; None if the parts do not fit."""
+def _fused_layer(layer: nn.Module, seam: Seam, rooms: AnyRooms) -> FusedLayer:
+    """A fused layer with the parts of `layer`, still to be tried."""
     children = inner(layer)
     spec = seam.spec_of(children["self_attn"]) if children.keys() == CHILDREN else None
-    parts = None if spec is None else parts_of(children, spec)
-    if spec is None or parts is None:
-        return None
+    if spec is None:
+        raise PartRefused(OTHER_FORM)
+    parts = parts_of(children, spec)
+    if parts is None:
+        raise PartRefused(OTHER_PARTS)
     dtype = parts.input_norm.weight.dtype
     return FusedLayer(layer, parts, seam, spec, rooms.setdefault(dtype, Rooms(MOST_ROWS, dtype)))
 
 
-def _fused_mlp(layer: nn.Module, rooms: dict[torch.dtype, Rooms]) -> FusedMlp | None:
-    """A fused MLP with the parts of `layer`, still to be tried; None if the parts do not fit."""
+def _fused_mlp(layer: nn.Module, rooms: AnyRooms) -> FusedMlp:
+    """A fused MLP with the parts of `layer`, still to be tried."""
     mlp = _mlp_of(layer)
     if not isinstance(mlp, GatedMlp) or mlp.few_rows == 0 or not mlp.fits(mlp.gate.shape[1]):
-        return None
+        raise PartRefused(OTHER_PARTS)
     dtype = mlp.activation.dtype
     return FusedMlp(layer, mlp, rooms.setdefault(dtype, Rooms(MOST_ROWS, dtype)), mlp.gate.shape[1])
 
@@ -150,8 +137,16 @@ def _fit(parts: Parts, spec: LayerSpec, num_inputs: int) -> bool:
     return are_linears and [each.width for each in parts.norms] == norm_widths and parts.mlp.fits(width)
 
 
-def _is_same(fused: FusedLayer | FusedMlp, seam: Seam, batch: StepBatch, trial: Trial | None) -> bool:
-    if trial is None or (isinstance(fused, FusedLayer) and not has_tables(trial, fused.spec)):
-        return False
-    with torch.inference_mode(), seam.running(seam.backend.prepare(batch)):
-        return torch.equal(fused(*trial.arguments, **trial.named), trial.result)
+def _check_layer(seam: Seam, fused: FusedLayer, place: Place, calls: Calls) -> None:
+    if not all(has_tables(call, fused.spec) for call in calls):
+        raise PartRefused(OTHER_FORM)
+    _check_bits(seam, fused, place, calls)
+
+
+def _check_bits(seam: Seam, fused: FusedLayer | FusedMlp, _place: Place, calls: Calls) -> None:
+    if not calls:
+        raise PartRefused(OTHER_FORM)
+    for call in calls:
+        with torch.inference_mode(), seam.running(seam.backend.prepare(call.batch)):
+            if not torch.equal(fused(*call.arguments, **call.named), call.result):
+                raise PartRefused(OTHER_BITS)
