@@ -142,11 +142,3 @@ def _loss(head: EagleHead, ids_BN: torch.Tensor, features_BNF: torch.Tensor, tar
         said_BNW = head.logits(hidden_BNE).log_softmax(dim=-1)
         total = total - (targets_BNW[:, depth:].exp() * said_BNW).sum(dim=-1).mean()
     return total
-
-
-def attend_causally(query_BHND: torch.Tensor, key_BKND: torch.Tensor, value_BKND: torch.Tensor) -> torch.Tensor:
-    """Every row to the rows before it and itself."""
-    out_BHND = functional.scaled_dot_product_attention(
-        query_BHND, key_BKND, value_BKND, is_causal=True, enable_gqa=True
-    )
-    return out_BHND.transpose(1, 2)
