@@ -133,7 +133,7 @@ def _check_tables(_table: RotaryTable, place: Place, _calls: Calls) -> None:
         try:
             with torch.inference_mode():
                 tables = rotary(hidden, positions, *kind)
-        except (TypeError, AttributeError, RuntimeError) as error:
+        except (TypeError, AttributeError, IndexError, RuntimeError) as error:  # some want three positions a token
             raise PartRefused(OTHER_INTERFACE) from error
         if not (isinstance(tables, tuple) and len(tables) == 2 and all(t.shape[:-1] == (1, 2) for t in tables)):
             raise PartRefused(OTHER_INTERFACE)
