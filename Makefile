@@ -45,7 +45,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/hadolint Dockerfile
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python -m decoding.bench $(if $(DATA),--data $(DATA)) $(ARGS)
+	$(BIN)/gander bench real $(if $(DATA),--data $(DATA)) $(ARGS) -- $(MODEL)
 
 bench-gpu: $(VENV)/.installed
 	$(BIN)/python -m decoding.bench.gpu --model $(MODEL) $(ARGS)

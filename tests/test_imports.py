@@ -18,8 +18,8 @@ DECODING = {
     "process": "machine parent temporary_folder terminal",
     "kernels": """
         processor cache layout cpu/lanes cpu/program cpu/by_address cpu/trees cpu/gguf_codes
-        cpu/attention/products cpu/attention/step_table cpu/attention/tile_scratch cpu/attention/exact
-        cpu/attention/tables
+        cpu/attention/products cpu/attention/step_table cpu/attention/tile_scratch
+        cpu/attention/call_table cpu/attention/blocks cpu/attention/tile cpu/attention/exact cpu/attention/tables
         cpu/products/row_lanes cpu/products/panels cpu/products/int8 cpu/products/rounding
         cpu/products/grouped/layout cpu/products/grouped/packing cpu/products/grouped/unpacking
         cpu/products/grouped/products cpu/products/grouped/multiplying cpu/products/grouped/records
@@ -48,30 +48,28 @@ DECODING = {
     "model": """
         blueprint refusal files/gguf_file files/gguf_metadata files/gguf_hybrids files/gguf_config files/gguf_tokenizer
         files/gguf_place checkpoint weights
-        memory rowwise/replaced_functions rowwise/row_safe
-        state/sites state/step_walk state/rule_rows state/reference
-        state/compiled state/convolution state/state_seam
+        device/runner memory replacing/replacer replacing/row_safe
+        state/sites state/rule_rows state/walk state/convolution state/state_seam
         seam probe self_test threads linear/exact linear/row_limit
         linear/row_counts linear/panels linear/panel_linear linear/readers linear/packed linear/int8
         linear/groups linear/grouped linear/int4 linear/roundings
         device/packed_matrix device/row_exact device/packed_linear
         linear/sizes
         layers/norms layers/activations experts/gates experts/separate
-        experts/interface experts/reading experts/fused experts/router experts/mixtures
-        device/grouped_experts
+        experts/reading experts/cpu_experts experts/router experts/device_experts
         files/weight files/skeleton files/gguf_types files/gguf_layout files/gguf_model
         files/quantized_checkpoint loading
-        layers/form layers/mlp layers/fused_mlp layers/decoder_layer layers/fuse features layers/stack
-        device/layers/device_layer device/layers/fuse
-        device/stopwatch device/capture device/runner device/peak device/compiling device/static_forward
-        device/graph_runner device/exactness target_model kept_timings timing
-        parallel/ring parallel/orders parallel/collectives parallel/shards parallel/follower parallel/leader
+        layers/form layers/mlp layers/cpu_layer layers/cpu_parts features layers/stack
+        layers/device_layer layers/device_parts
+        step_forward replacing/rules replacing/preparation shared_parts
+        device/capture device/static_forward device/graph_runner target_model timing
+        parallel/ring parallel/collectives parallel/shards parallel/follower parallel/leader
     """,
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
         law token_lists logits_processors verify cpu_sampler rejection asked
         device/tree_edits device/plan
-        device/launch top_tokens logprobs reference sampler device/device_sampler step_sampler
+        device/launch top_tokens logprobs sampler device/device_sampler step_sampler
     """,
     "drafting": """
         drafter baselines/lookup baselines/none draft_model/state draft_model/rounds draft_model/vocabulary
@@ -92,34 +90,31 @@ DECODING = {
         step_costs tally tracing step_result resources engine warm_up start
     """,
     "worker": """
-        allocator arguments patience calls messages session_copies running_file heart inbox worker shard __main__
+        allocator arguments patience calls messages session_copies running_file heart inbox translation worker shard
+        __main__
     """,
     "audit": "tiny_configs audit __main__",
     "training": """
         replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
-        card gosling first_tree tune_tree heads/options heads/prompts public_prompts tune_acceptance
+        gosling first_tree tune_tree heads/options heads/prompts public_prompts tune_acceptance
         heads/answers heads/roll
         heads/trees heads/rewards heads/ttt heads/target heads/gto heads/lessons heads/fresh_head
         heads/block/blocks heads/block/fresh_block heads/block/block_acceptance heads/trainer heads/acceptance
         heads/curves heads/train_head
     """,
     "bench": """
-        counts contestant drafting generate machine variant workload profile scripts targets
-        draft_trees/memory draft_trees/ways stand/trajectories stand/questions
-        stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
-        stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
+        options progress machine contestant workload tables/figures tables/table tables/report shapes drafting
         architectures/sizes architectures/drafted architectures/measure architectures/__main__
         kernels/compiled kernels/compile kernels/tune
-        draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__
-        replay/rows replay/tables replay/__main__
+        heads/contender heads/book heads/tables heads/target heads/__main__
+        replay/rows replay/tables replay/__main__ samples/questions samples/tables samples/__main__
         peers/children/child peers/children/gander_peer peers/children/transformers_peer
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
-        peers/peer_process peers/rounds peers/options peers/gguf_asks peers/perplexity peers/tables peers/__main__
-        auto/runs auto/tables auto/plot auto/__main__
+        peers/peer_process peers/rounds peers/options peers/asks peers/perplexity peers/tables peers/__main__
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
-        sampling/cases sampling/compilation sampling/__main__
+        sampling/cases sampling/__main__
         gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
         gpu/first_hour/kernels gpu/first_hour/page gpu/first_hour/__main__
         __main__

@@ -38,15 +38,14 @@ from decoding.engine.step_costs import StepCosts
 from decoding.engine.warm_up import run_first
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import resolve
-from decoding.model.device.exactness import exact_rows
-from decoding.model.device.peak import meter_on, step_bytes
+from decoding.model.device.graph_runner import exact_rows
 from decoding.model.device.runner import Progress, silent
-from decoding.model.kept_timings import KeptTimings
 from decoding.model.loading import packed_kinds
-from decoding.model.memory import affordable_slots, expected_bytes, room_for, state_room
+from decoding.model.memory import affordable_slots, expected_bytes, meter_on, room_for, state_room, step_bytes
 from decoding.model.parallel.leader import LeadModel
 from decoding.model.refusal import refusing
 from decoding.model.target_model import TargetModel
+from decoding.model.timing import KeptTimings
 from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.sampling.grammar.compiler import GrammarCompiler
 from decoding.sampling.step_sampler import sampler_on

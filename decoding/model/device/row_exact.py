@@ -17,7 +17,7 @@ import triton
 from decoding.kernels.gpu.card import num_processors
 from decoding.kernels.gpu.products import Operands, add_parts, mean, multiply
 from decoding.model.device.packed_matrix import TILE, PackedMatrix
-from decoding.model.rowwise.replaced_functions import Replacements
+from decoding.model.replacing.replacer import Replacements
 
 # Shape suffixes: M rows, I input width, O output width, P parts.
 FEW_ROWS = 64  # up to so many rows parts are computed side by side, since all programs together wait for weights

@@ -19,8 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from decoding.errors import ConfigError, listed
 from decoding.kernels.cpu.program import one_thread
 from decoding.model.experts.gates import gate_of, kernel_of
-from decoding.model.experts.interface import adopt
-from decoding.model.experts.separate import ExpertLayers, SeparateExperts
+from decoding.model.experts.separate import ExpertLayers, SeparateExperts, adopt
 from decoding.model.files.weight import DenseWeight, PackedWeight, Target, Weight
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
 from decoding.model.weights import check_numbers

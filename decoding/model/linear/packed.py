@@ -20,6 +20,7 @@ from decoding.model.linear.panel_linear import PanelLinear, fits_panels, has_pan
 from decoding.model.linear.panels import Panels, fitting_panels
 from decoding.model.linear.readers import choose_readers
 from decoding.model.linear.row_limit import exact_row_limit, run_in_pieces
+from decoding.model.replacing.replacer import Place, Rule, places
 
 # Shape suffixes: M rows, I input width, O output width.
 ROWS_HINT = 16  # oneDNN chooses its layout for so many rows
@@ -87,48 +88,52 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
+def is_linear(place: Place) -> bool:
+    """Whether a module is a linear layer, but for those whose weight modelling code multiplies itself. Subclasses may
+    compute something else."""
+    return type(place.module) in (nn.Linear, Conv1D) and place.name not in MULTIPLIED_BY_HAND
+
+
+def matrix_of(place: Place) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weight [O, I] of a linear layer, and its bias."""
+    parameters = {key: parameter.detach() for key, parameter in place.module.named_parameters()}
+    weight = parameters["weight"]
+    return weight.t() if isinstance(place.module, Conv1D) else weight, parameters.get("bias")  # GPT-2's is transposed
+
+
 def linears_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor, torch.Tensor | None]]:
-    """Every linear layer of `model` as (parent, name, weight, bias), but those whose weight modelling code multiplies
-    itself. Layers may be replaced while iterating."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is not nn.Linear and type(child) is not Conv1D:  # subclasses may compute something else
-                continue
-            if name in MULTIPLIED_BY_HAND:
-                continue
-            parameters = {key: parameter.detach() for key, parameter in child.named_parameters()}
-            weight = parameters["weight"]
-            weight_OI = weight.t() if isinstance(child, Conv1D) else weight  # GPT-2 keeps the transpose
-            yield parent, name, weight_OI, parameters.get("bias")
+    """Every linear layer of `model` as (parent, name, weight, bias). Layers may be replaced while iterating."""
+    for place in places(model):
+        if is_linear(place):
+            yield (place.parent, place.name, *matrix_of(place))
 
 
-def pack_linears(model: nn.Module) -> int:
-    """Replace every linear layer of `model` by a packed one; return how many. Originals are dropped.
-
-    A trial with one layer of each shape finds the row limit of all layers of that shape. Where oneDNN is not row-exact,
-    or packs float32 otherwise than our kernel reads it, layers of that shape become panels.
-    """
+def packing_rule() -> Rule:
+    """Packs linear layers, of which originals are dropped. A trial with one layer of each shape finds the row limit of
+    all layers of that shape. Where oneDNN is not row-exact, or packs float32 otherwise than our kernel reads it, layers
+    of that shape become panels."""
     limits: dict[Shape, int | None] = {}
-    for _, _, weight_OI, bias_O in linears_of(model):
-        shape = _shape_of(weight_OI, bias_O)
-        if shape not in limits:
-            trial = PackedLinear(weight_OI, bias_O)
-            limits[shape] = 0 if _is_unreadable(trial) else _row_limit(trial)
-    num_replaced, packed = 0, []
-    layer: PackedLinear | PanelLinear
-    for parent, name, weight_OI, bias_O in linears_of(model):
-        limit = limits[_shape_of(weight_OI, bias_O)]
-        if limit == 0 and has_panels(weight_OI.device, weight_OI.dtype) and fits_panels(weight_OI):
-            layer = PanelLinear(weight_OI, bias_O)
-        else:
-            layer = PackedLinear(weight_OI, bias_O)
-            packed.append(layer)
-            if limit:
-                layer.limit_rows(limit)
-        setattr(parent, name, layer)
-        num_replaced += 1
-    choose_readers(packed)
-    return num_replaced
+    return Rule("linear layers packed", is_linear, lambda place: [_packed(place, limits)], finish=_choose_readers)
+
+
+def _packed(place: Place, limits: dict[Shape, int | None]) -> PackedLinear | PanelLinear:
+    """limits: of the shapes that were seen; 0 of those that oneDNN does not multiply."""
+    weight_OI, bias_O = matrix_of(place)
+    shape = (*weight_OI.shape, weight_OI.dtype, bias_O is None)
+    if shape not in limits:
+        trial = PackedLinear(weight_OI, bias_O)
+        limits[shape] = 0 if _is_unreadable(trial) else _row_limit(trial)
+    limit = limits[shape]
+    if limit == 0 and has_panels(weight_OI.device, weight_OI.dtype) and fits_panels(weight_OI):
+        return PanelLinear(weight_OI, bias_O)
+    layer = PackedLinear(weight_OI, bias_O)
+    if limit:
+        layer.limit_rows(limit)
+    return layer
+
+
+def _choose_readers(layers: list[PackedLinear | PanelLinear]) -> None:
+    choose_readers([layer for layer in layers if isinstance(layer, PackedLinear)])
 
 
 def num_few_rows(model: nn.Module) -> int:
@@ -148,10 +153,6 @@ def _pack(weight_OI: torch.Tensor) -> torch.Tensor:
     with one_thread():
         packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_OI.contiguous(), ROWS_HINT)
     return packed
-
-
-def _shape_of(weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> Shape:
-    return (*weight_OI.shape, weight_OI.dtype, bias_O is None)
 
 
 def _row_limit(layer: PackedLinear) -> int | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from decoding.bench.tables.table import UNKNOWN, Table
 from decoding.training.public_prompts import PROMPT_SETS
 from server.bench.real.figures import AUTO, NONE, Ratio, Row, Run, Setting
 from server.bench.real.goals import missed_median, verdict
-from server.bench.report import UNKNOWN, Table
 
 PICTURE = "real_models.svg"
 SETTING = ("workload", "T", "at once")

@@ -9,14 +9,14 @@ from torch import nn
 from transformers.activations import ACT2FN
 from transformers.pytorch_utils import Conv1D
 
-from decoding.model.layers.norms import FusedRmsNorm, fuse_norms
+from decoding.model.layers.norms import FusedRmsNorm, norm_rule
 from decoding.model.linear import exact as exact_linear
 from decoding.model.linear import packed
 from decoding.model.linear.exact import REPLACED, row_exact_linear
-from decoding.model.linear.packed import PackedLinear, can_pack, num_packed_shapes, pack_linears
+from decoding.model.linear.packed import PackedLinear, can_pack, num_packed_shapes, packing_rule
 from decoding.model.linear.panel_linear import PanelLinear
-from decoding.model.rowwise.replaced_functions import ReplacedFunctions
-from decoding.model.rowwise.row_safe import RotaryTable, RowSafeActivation, make_row_safe, safe_length
+from decoding.model.replacing.replacer import ReplacedFunctions, replace
+from decoding.model.replacing.row_safe import ACTIVATIONS, ROTARIES, RotaryTable, RowSafeActivation, safe_length
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ def test_a_packed_linear_is_the_same_map_with_row_invariant_bits(shape: tuple[in
     torch.manual_seed(0)
     stock = nn.Linear(*shape).to(dtype)
     holder = nn.Sequential(stock)
-    assert pack_linears(holder) == 1
+    assert str(replace(holder, [packing_rule()])) == "1 of 1 linear layers packed"
     rows = torch.randn(512, shape[0]).to(dtype)
     with torch.inference_mode():
         packed = holder(rows)
@@ -48,7 +48,7 @@ def test_packing_drops_the_originals_and_reads_the_transposed_kind() -> None:
     rows = torch.randn(3, 16)
     expected = transposed(rows)
     holder = nn.Sequential(transposed)
-    pack_linears(holder)
+    replace(holder, [packing_rule()])
     assert isinstance(holder[0], PackedLinear | PanelLinear)
     assert sum(parameter.numel() for parameter in holder.parameters()) == 0
     torch.testing.assert_close(holder(rows), expected)
@@ -62,7 +62,7 @@ def test_layers_of_a_shape_whose_bits_few_rows_change_in_onednn_are_panels(monke
     rows = torch.randn(512, 64)
     with torch.inference_mode():
         expected = holder(rows)
-        assert pack_linears(holder) == len(layers)
+        replace(holder, [packing_rule()])
         assert [type(layer) for layer in holder] == [PanelLinear, PanelLinear]
         found = holder(rows)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
@@ -116,7 +116,7 @@ def test_an_activation_gives_a_row_the_same_bits_in_any_company(name: str, dtype
     torch.manual_seed(0)
     stock = ACT2FN[name]
     holder = nn.Sequential(stock)
-    make_row_safe(holder)
+    replace(holder, [ACTIVATIONS])
     assert isinstance(holder[0], RowSafeActivation)
     rows = torch.randn(700, 171).to(dtype)
     whole = holder(rows)
@@ -145,7 +145,7 @@ def test_rotary_tables_hold_what_the_module_computes(model_type: str) -> None:
     kinds = [()] if model_type == "llama" else [("full_attention",), ("sliding_attention",)]
     hidden = torch.zeros(1, 4, 64)
     expected = [rotary(hidden, positions, *kind) for kind in kinds]
-    make_row_safe(model)
+    replace(model, [ROTARIES])
     table = model.model.rotary_emb
     assert isinstance(table, RotaryTable)
     for kind, pair in zip(kinds, expected, strict=True):
@@ -164,7 +164,7 @@ def test_fused_norms_compute_what_the_models_own_do(model_type: str, dtype: torc
     rows = (torch.randn(70, 64) * 3).to(dtype)
     with torch.inference_mode():
         expected = norm(rows)
-        fuse_norms(model, dtype)
+        replace(model, [norm_rule(dtype)])
         fused = model.model.norm
         assert isinstance(fused, FusedRmsNorm)
         whole = fused(rows)

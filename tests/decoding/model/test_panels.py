@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from decoding.model.linear.packed import PackedLinear, num_few_rows, pack_linears
+from decoding.model.linear.packed import PackedLinear, num_few_rows, packing_rule
 from decoding.model.linear.panels import Panels, fitting_panels
 from decoding.model.linear.readers import COUNTS, ROUNDS, most_rows_worth
 from decoding.model.linear.row_counts import code_bytes, padded
+from decoding.model.replacing.replacer import replace
 from tests.levels import PAIRS_NEED
 
 DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=PAIRS_NEED)]
@@ -176,7 +177,7 @@ def test_rows_are_padded_only_for_onednn() -> None:
 
 def test_a_model_pads_as_its_least_served_layer_needs() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 32))
-    pack_linears(model)
+    replace(model, [packing_rule()])
     few_rows = [layer.few_rows for layer in model]
     assert num_few_rows(model) == min(few_rows)
     assert num_few_rows(nn.Sequential()) == sys.maxsize  # nothing is left to oneDNN
