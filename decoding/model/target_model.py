@@ -42,23 +42,17 @@ from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.experts.fused import fuse_experts
 from decoding.model.experts.interface import use_experts
 from decoding.model.experts.mixtures import Mixtures
-from decoding.model.experts.panel_linear import has_panels
 from decoding.model.experts.reading import separate_experts
 from decoding.model.experts.router import fuse_routers
 from decoding.model.features import FeatureTap
-from decoding.model.files.skeleton import ScaledEmbedding
 from decoding.model.layers import activations
 from decoding.model.layers.activations import fuse_activations
 from decoding.model.layers.fuse import fuse_layers
 from decoding.model.layers.norms import fuse_norms
 from decoding.model.layers.stack import stack_of
 from decoding.model.linear import exact as linear_exact
-from decoding.model.linear.grouped import GroupedEmbedding
-from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
-from decoding.model.linear.roundings import check_rounding, round_weights
-from decoding.model.linear.row_counts import code_bytes, padded
-from decoding.model.linear.sizes import num_bytes_in, num_weights_in
-from decoding.model.loading import UNPACKED, PackedWeights, load_model
+from decoding.model.linear.packed import pack_linears, round_weights
+from decoding.model.loading import UNPACKED, Packing, load_model
 from decoding.model.probe import probe
 from decoding.model.refusal import refusing
 from decoding.model.rowwise import row_safe
@@ -76,6 +70,18 @@ from decoding.model.self_test import (
 from decoding.model.state.sites import Names
 from decoding.model.state.state_seam import StateSeam
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
+from decoding.weights.linear import (
+    Embedding,
+    held_by,
+    num_bytes_in,
+    num_few_rows,
+    num_packed_shapes,
+    num_weights_in,
+)
+from decoding.weights.matrix import has_panels
+from decoding.weights.numbers.onednn_floats import can_pack
+from decoding.weights.rounding import check_rounding
+from decoding.weights.row_counts import code_bytes, padded
 
 
 class SharedParts(NamedTuple):
@@ -106,7 +112,7 @@ class TargetModel:
         config: EngineConfig,
         progress: Progress,
         capture: Capture | None = None,
-        packed: PackedWeights = UNPACKED,
+        packed: Packing = UNPACKED,
     ) -> None:
         """model: in evaluation mode, on its device and in its dtype; its modules will be replaced. config: resolved.
 
@@ -291,11 +297,10 @@ class TargetModel:
         return weight_VE
 
     @property
-    def packed_embedding(self) -> GroupedEmbedding | None:
+    def packed_embedding(self) -> Embedding | None:
         """What looks up packed embeddings; None if they are not packed."""
-        embedding = self._model.get_input_embeddings()
-        embedding = embedding.embedding if isinstance(embedding, ScaledEmbedding) else embedding
-        return embedding if isinstance(embedding, GroupedEmbedding) else None
+        embedding: Any = self._model.get_input_embeddings()
+        return None if held_by(embedding) is None else embedding.unscaled
 
     @property
     def model_type(self) -> str:

@@ -15,9 +15,9 @@ from torch import nn
 
 from decoding.model.experts.gates import gate_of, kernel_of
 from decoding.model.experts.interface import adopt, own_forward
-from decoding.model.experts.panel_linear import fits_panels
 from decoding.model.experts.separate import ExpertLayers, SeparateExperts
 from decoding.model.refusal import is_device_error, sentence
+from decoding.weights.matrix import fits_panels
 
 # Shape suffixes: X experts, M rows, E model width, K experts of a row, O outputs, I input width, N inner width.
 TRIAL_ROWS, TRIAL_RANKS = 3, 2

@@ -18,12 +18,12 @@ from decoding.model.layers.decoder_layer import FusedLayer
 from decoding.model.layers.fuse import fuse_layers
 from decoding.model.layers.fused_mlp import FusedMlp
 from decoding.model.layers.stack import Stack, stack_of
-from decoding.model.linear import readers
-from decoding.model.linear.int8 import can_round_to_int8
 from decoding.model.rowwise.replaced_functions import ReplacedFunctions
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
-from tests.decoding.model.test_panels import DTYPES
+from decoding.weights import readers
+from decoding.weights.rounding import can_round_to_int8
+from tests.decoding.weights.test_float_panels import DTYPES
 from tests.models import tiny
 from tests.trees import random_parents
 

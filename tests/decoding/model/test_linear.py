@@ -12,9 +12,11 @@ from transformers.pytorch_utils import Conv1D
 from decoding.model.layers.norms import FusedRmsNorm, fuse_norms
 from decoding.model.linear import exact as exact_linear
 from decoding.model.linear.exact import REPLACED, row_exact_linear
-from decoding.model.linear.packed import PackedLinear, can_pack, pack_linears
+from decoding.model.linear.packed import pack_linears
 from decoding.model.rowwise.replaced_functions import ReplacedFunctions
 from decoding.model.rowwise.row_safe import RotaryTable, RowSafeActivation, make_row_safe, safe_length
+from decoding.weights.linear import Linear
+from decoding.weights.numbers.onednn_floats import can_pack
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -47,7 +49,7 @@ def test_packing_drops_the_originals_and_reads_the_transposed_kind() -> None:
     expected = transposed(rows)
     holder = nn.Sequential(transposed)
     pack_linears(holder)
-    assert isinstance(holder[0], PackedLinear)
+    assert isinstance(holder[0], Linear)
     assert sum(parameter.numel() for parameter in holder.parameters()) == 0
     torch.testing.assert_close(holder(rows), expected)
 

@@ -17,7 +17,6 @@ from transformers.activations import SiLUActivation
 from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
 from decoding.model.device.layers.device_layer import DeviceLayer, DeviceMlp, Norm, OwnMlp, Parts, products_of
-from decoding.model.device.packed_linear import PackedDeviceLinear
 from decoding.model.experts.reading import why_other_results
 from decoding.model.layers.form import (
     CHILDREN,
@@ -31,6 +30,7 @@ from decoding.model.layers.form import (
     trials_of,
 )
 from decoding.model.seam import Seam
+from decoding.weights.linear import matrix_of
 
 TRIAL_SCALE = 0.01  # of a trial's rows, which are small beside what a layer adds to them
 OTHER_FORM = "it has other parts, or is called otherwise, than layers of Llama's form"
@@ -149,7 +149,8 @@ def _norm_of(module: nn.Module) -> Norm | None:
 
 def _shape_of(linear: Any) -> tuple[int, int] | None:
     """[outputs, inputs] of a layer that these kernels go with."""
-    return (linear.out_features, linear.in_features) if type(linear) in (nn.Linear, PackedDeviceLinear) else None
+    is_known = type(linear) is nn.Linear or matrix_of(linear) is not None
+    return (linear.out_features, linear.in_features) if is_known else None
 
 
 def _why_not_the_same(fused: DeviceLayer, seam: Seam, batch: StepBatch, trial: Trial | None) -> str | None:
