@@ -26,7 +26,7 @@ from server.http.body import read_body
 from server.http.errors import ApiError, unavailable
 from server.http.idle_memory import give_back_when_idle
 from server.http.keys import KeyRing
-from server.http.work_pool import WorkPool
+from server.http.work.work_pool import WorkPool
 from server.metrics.metrics import Metrics
 from server.prompts.chat_template import ChatTemplate, Conversation, load_chat_template
 from server.prompts.jinja_template import TemplateRefusal

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from decoding.cache.batch import StepBatch
 from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec
-from decoding.kernels.cpu.attention.exact import (
+from decoding.kernels.cpu.attention.call_table import (
     COUNTER,
     FIRST_SINK,
     HEAD_STEPS,
@@ -30,8 +30,8 @@ from decoding.kernels.cpu.attention.exact import (
     QUERY_HEAD,
     SEGMENTS,
     VALUE,
-    attend,
 )
+from decoding.kernels.cpu.attention.exact import attend
 from decoding.kernels.cpu.attention.products import NUM_BLOCKS, SOME
 from decoding.kernels.cpu.attention.step_table import (
     StepTable,

@@ -23,6 +23,11 @@ class SessionState(msgspec.Struct, frozen=True):
     session_id: str
     stores: dict[str, list[bytes]]
 
+    def with_arrays(self, more: dict[str, list[bytes]]) -> SessionState:
+        """The same session with these arrays behind those of each store."""
+        stores = {name: [*self.stores.get(name, []), *more.get(name, [])] for name in {**self.stores, **more}}
+        return SessionState(self.tenant, self.session_id, stores)
+
     @property
     def num_bytes(self) -> int:
         return sum(len(array) for store in self.stores.values() for array in store)

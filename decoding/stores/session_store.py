@@ -112,9 +112,8 @@ class SessionStore:
     def note_use(self, sessions: Iterable[Session]) -> None:
         """Requests run on these, which may have grown. One that was forgotten meanwhile stays so."""
         for session in sessions:
-            tenant = self._tenants.get(session.tenant)
-            if tenant is not None and tenant.sessions.get(session.id) is session:
-                self._note(tenant, session)
+            if self.holds(session):
+                self._note(self._tenants[session.tenant], session)
 
     def list(self, tenant: str | None = None) -> list[SessionInfo]:
         """The sessions of a tenant, or of all (None), least recently used first."""
@@ -132,12 +131,17 @@ class SessionStore:
             if tenant is None or session.tenant == tenant
         ]
 
-    def take_changed(self) -> SessionState | None:
-        """The state of a session that was used since its state was taken, of all the one that was so first."""
+    def holds(self, session: Session) -> bool:
+        """Whether it is still the session of its name."""
+        return self._tenants.get(session.tenant, _Tenant()).sessions.get(session.id) is session
+
+    def take_changed(self) -> Session | None:
+        """A session that was used since it was last taken, of all the one that was so first. Its state is to be kept
+        elsewhere as well."""
         for name, session_id in self._changed:
             del self._changed[name, session_id]
             self._taken.add((name, session_id))
-            return self._tenants[name].sessions[session_id].state()
+            return self._tenants[name].sessions[session_id]
         return None
 
     def take_forgotten(self) -> Sequence[tuple[str, str]]:

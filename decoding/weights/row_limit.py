@@ -24,7 +24,7 @@ Kernel = Callable[[torch.Tensor], torch.Tensor]  # [M, I] to [M, O]
 def exact_row_limit(kernel: Kernel, in_features: int, out_features: int, dtype: torch.dtype) -> int | None:
     """The most rows, of the numbers tried, with which every row has the same bits as in a call with few rows.
 
-    None if no call differed (there is no limit), and if calls with fewer rows differed (no limit would help).
+    None if no call differed: there is no limit. 0 if calls with fewer rows differed: none would help.
     """
     num_compared = min(-(-NUMBERS // out_features), MORE_ROWS[-1])
     num_distinct = -(-num_compared // FEW_ROWS) * FEW_ROWS
@@ -39,7 +39,7 @@ def exact_row_limit(kernel: Kernel, in_features: int, out_features: int, dtype: 
         return True
 
     if not all(are_same(num_rows) for num_rows in FEWER_ROWS):
-        return None
+        return 0
     limit, work = FEW_ROWS, 0
     for num_rows in MORE_ROWS:
         work += max(num_rows, num_compared) * in_features * out_features

@@ -59,7 +59,7 @@ class RestoreSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class HandOver(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Send at once a `SessionKept` of every session that was used since its last one. `HandedOver` follows them."""
+    """Send at once a copy of every session that was used since its last one. `HandedOver` follows them."""
 
     id: str
 
@@ -167,10 +167,15 @@ class Beat(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class SessionKept(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """A copy of what drafting remembers of a session, for the next worker. Comes now and then for each session that was
-    used."""
+    """A part of a copy of what drafting remembers of a session, for the next worker. Copies come now and then of each
+    session that was used, one after another. A copy whose last part does not come is none.
+
+    state: the names of the session, and the arrays that follow those of the parts before.
+    """
 
     state: SessionState
+    is_first: bool = True
+    is_last: bool = True
 
 
 class SessionForgotten(msgspec.Struct, kw_only=True, frozen=True, tag=True):

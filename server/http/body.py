@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from server.http.errors import from_validation, invalid, is_json
-from server.http.work_pool import WorkPool
+from server.http.work.work_pool import WorkPool
 
 NAMED = 65536  # bytes up to which an error about NaN, infinity or half a surrogate pair names the field that has it
 MAX_DEPTH = 256  # of nested lists and objects; libraries that write JSON fail at about a thousand

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.http.errors import ApiError, OnError, internal_error, invalid, is_message
-from server.http.turn import Turn
+from server.http.work.turn import Turn
 
 LOG = logging.getLogger("gander.http")
 VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")

@@ -20,9 +20,9 @@ from decoding.drafting.block.block_step import Block, block_step, tables_of
 from decoding.drafting.block.network import BlockHead
 from decoding.kernels.cpu.attention.step_table import Table
 from decoding.kernels.cpu.program import MOST_ROWS, Rooms
-from decoding.model.layers.fuse import parts_of
+from decoding.model.layers.cpu_parts import parts_of
 from decoding.model.layers.stack import StackProgram, ends_of
-from decoding.model.rowwise.row_safe import RotaryTable
+from decoding.model.replacing.row_safe import RotaryTable
 
 # Shape suffixes: R rows that are asked of, V vocabulary.
 

@@ -15,14 +15,14 @@ from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
 from decoding.drafting.eagle.network import EagleHead
 from decoding.drafting.mtp.network import MtpHead
-from decoding.kernels.cpu.attention import exact as exact_kernel
+from decoding.kernels.cpu.attention.exact import attend
 from decoding.kernels.cpu.program import NUM_ROWS, SOURCE, TARGET, Call, Program, Rooms
 from decoding.kernels.cpu.rows import COSINES, IDS, SINES, add_floats, add_halves, look_up
-from decoding.model.layers.decoder_layer import LayerCalls, Parts
-from decoding.model.layers.fuse import parts_of
+from decoding.model.layers.cpu_layer import LayerCalls, Parts
+from decoding.model.layers.cpu_parts import parts_of
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.layers.stack import Ends, ends_of
-from decoding.model.rowwise.row_safe import RotaryTable
+from decoding.model.replacing.row_safe import RotaryTable
 
 # Shape suffixes: M rows of the step, T rows of a room, R rows that are asked of, V vocabulary, D head width, E width,
 # W draft vocabulary.
@@ -77,7 +77,7 @@ class FusedHead:
         readers = hidden if parts.norm_before_residual else [*hidden, layer.middle]
         self._readers = [program.fields_of(call) for call in readers]  # of the hidden states that come in
         self._rotations = program.fields_of_all(layer.rotate)
-        self._attention = program.fields_of_all(exact_kernel.attend)
+        self._attention = program.fields_of_all(attend)
 
     def run(self, batch: StepBatch, hidden_ME: torch.Tensor, plan: ExactPlan) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the rows `batch.logit_rows_R` what goes on to the next depth, [R, E], and logits, [R, W]."""

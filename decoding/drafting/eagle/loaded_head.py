@@ -14,10 +14,9 @@ from decoding.drafting.eagle.network import EagleHead
 from decoding.drafting.mtp.network import MtpHead
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import freeze_rope
-from decoding.model.layers.activations import fuse_activations
-from decoding.model.layers.norms import fuse_norms
-from decoding.model.linear.packed import pack_linears, round_linears
-from decoding.model.rowwise.row_safe import make_row_safe
+from decoding.model.linear.packed import round_linears
+from decoding.model.replacing.replacer import replace
+from decoding.model.replacing.rules import Setting, rules_on_cpu
 from decoding.model.target_model import TargetModel
 from decoding.model.threads import ThreadChoice, use_threads
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -67,11 +66,8 @@ class LoadedHead:
         self._few_rows = 0
         self._is_packed = not are_captured and can_pack(self.device, self.dtype)
         if self._is_packed:
-            pack_linears(head)
+            replace(head, rules_on_cpu(Setting(self.dtype)))
             self._few_rows = num_few_rows(head)
-            fuse_activations(head, self.dtype)
-            make_row_safe(head)
-            fuse_norms(head, self.dtype)
 
     def code_bytes(self, most_rows: int) -> int:
         """What the libraries will keep of code for forwards of up to so many rows."""

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.nn import functional
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
@@ -189,11 +188,3 @@ class HeadMlp(nn.Module):
     def forward(self, hidden_BNE: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.down_proj(self.act_fn(self.gate_proj(hidden_BNE)) * self.up_proj(hidden_BNE))
         return output
-
-
-def attend_causally(query_BHND: torch.Tensor, key_BKND: torch.Tensor, value_BKND: torch.Tensor) -> torch.Tensor:
-    """Every row to the rows before it and itself."""
-    out_BHND = functional.scaled_dot_product_attention(
-        query_BHND, key_BKND, value_BKND, is_causal=True, enable_gqa=True
-    )
-    return out_BHND.transpose(1, 2)

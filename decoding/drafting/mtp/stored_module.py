@@ -44,14 +44,14 @@ def stored_module(config: EngineConfig, target: TargetModel) -> StoredModule | N
     where its type of model is not known, and where its weights are in no format that is read."""
     gguf = gguf_paths(config.model, config.gguf_file, config.revision)
     file, shards = read_gguf(gguf) if gguf else None, Shards([] if gguf else _paths(config))
-    layout = LAYOUTS.get(target.model_type)
+    layout = LAYOUTS.get(target.shared.model_type)
     if layout is None:
         strange = next(filter(ANY_MODULE.search, file.tensors if file else shards.names()), None)
         if strange is None:
             return None
         raise ConfigError(
-            f"its checkpoint has a tensor {strange}, and how a model of type {target.model_type!r} drafts with it is "
-            "not known here"
+            f"its checkpoint has a tensor {strange}, and how a model of type {target.shared.model_type!r} drafts with "
+            "it is not known here"
         )
     found = _in_gguf(file, target) if file else _in_shards(shards, layout, config, target)
     return found if found.weights else None

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import triton
 
 from decoding.kernels.gpu.products import mean
-from decoding.model.rowwise.replaced_functions import Replacements
+from decoding.model.replacing.replacer import Replacements
 from decoding.weights.device_products import NO_FUSION, linear
 
 

@@ -18,8 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from decoding.errors import ConfigError, listed
 from decoding.kernels.cpu.program import one_thread
 from decoding.model.experts.gates import gate_of, kernel_of
-from decoding.model.experts.interface import adopt
-from decoding.model.experts.separate import ExpertLayers, SeparateExperts
+from decoding.model.experts.separate import ExpertLayers, SeparateExperts, adopt
 from decoding.model.weights import check_numbers
 from decoding.process.machine import cores
 from decoding.weights.linear import Embedding, Linear, held_by

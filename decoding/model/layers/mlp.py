@@ -1,6 +1,7 @@
 """What a decoder layer computes behind its second norm: a gated MLP, or a mixture of experts.
 
-Knows nothing of attention. A row is a token. Invariant: calls write only the target and rooms.
+Knows nothing of attention, nor of how MLPs are found. A row is a token. Invariant: calls write only the target and
+rooms.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from decoding.kernels.cpu.program import MOST_ROWS, Call, Rooms
-from decoding.model.experts.fused import FusedExperts
+import torch
+from torch import nn
+
+from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms
+from decoding.model.experts.cpu_experts import FusedExperts
 from decoding.model.experts.router import FusedRouter
 from decoding.model.layers.activations import FusedSilu
 from decoding.weights.matrix import Matrix
@@ -83,3 +87,31 @@ def linear_phases(rooms: Rooms, source: int, *layers: tuple[Matrix, int]) -> lis
     ready = list(dict.fromkeys(call for matrix, _ in layers for call in matrix.ready(source, rooms)))
     products = [matrix.call(source, target, rooms) for matrix, target in layers]
     return [ready, products] if ready else [products]
+
+
+class FusedMlp(nn.Module):
+    """Replaces `layer`, whose parts are `mlp`, for rows of `width` numbers."""
+
+    def __init__(self, layer: nn.Module, mlp: GatedMlp, rooms: Rooms, width: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self._rooms = rooms  # which hold what the program writes
+        self._width, self._most_numbers = width, mlp.few_rows * width
+        phases = mlp.phases(0, 0, rooms)
+        self._program = program = Program(phases)
+        calls = [call for phase in phases for call in phase]
+        self._first = [program.fields_of(call) for call in calls if call.fields[SOURCE] == 0]
+        self._last = program.fields_of(calls[-1])
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:  # skips nn.Module's hooks, which cost microseconds
+        if hidden.numel() > self._most_numbers:
+            result: torch.Tensor = self.layer(hidden)
+            return result
+        hidden = hidden.contiguous()
+        result = torch.empty_like(hidden)
+        self._program.begin(hidden.numel() // self._width)
+        for fields in self._first:
+            fields[SOURCE] = hidden.data_ptr()
+        self._last[TARGET] = result.data_ptr()
+        self._program.run(torch.get_num_threads())
+        return result

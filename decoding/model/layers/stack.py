@@ -14,18 +14,23 @@ from torch import nn
 
 from decoding.attention.exact import ExactPlan
 from decoding.core.layer import LayerSpec
+from decoding.errors import PartRefused
 from decoding.kernels.cpu.attention.exact import attend
 from decoding.kernels.cpu.attention.step_table import Table
 from decoding.kernels.cpu.program import NUM_ROWS, TARGET, Call, Program, Rooms
 from decoding.kernels.cpu.rows import COSINES, IDS, SINES, look_up
 from decoding.model.features import FeatureTap
-from decoding.model.layers.decoder_layer import FusedLayer, LayerCalls, Parts
+from decoding.model.layers.cpu_layer import FusedLayer, LayerCalls, Parts
+from decoding.model.layers.cpu_parts import OTHER_BITS
 from decoding.model.layers.norms import FusedRmsNorm
-from decoding.model.rowwise.row_safe import RotaryTable
+from decoding.model.replacing.replacer import Calls, Place, Rule
+from decoding.model.replacing.row_safe import RotaryTable
 from decoding.weights.linear import matrix_of
 from decoding.weights.matrix import Matrix
 
 # Shape suffixes: L layers, M tokens and padding, T the most tokens, R tokens that need logits, E width, V vocabulary.
+OTHER_FORM = "it has other parts than models of Llama's form"
+OTHER_PARTS = "not all of its layers are fused, or its ends have no kernel here"
 OF_MODEL, OF_DECODER = {"model", "lm_head"}, {"embed_tokens", "layers", "norm", "rotary_emb"}
 
 
@@ -155,18 +160,26 @@ def ends_of(embedding: nn.Module, rotary: object, norm: object, head: nn.Module)
     return Ends(looked_up, multiplied)
 
 
-def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack | None:
-    """A stack of the model's modules, still to be tried; None if the model has another form."""
+def stack_rule(taps: Sequence[FeatureTap], check: Callable[[Stack], bool]) -> Rule:
+    """Of a model as a whole. check: whether the model's forwards have the same bits by it."""
+
+    def check_bits(stack: Stack, _place: Place, _calls: Calls) -> None:
+        if not check(stack):
+            raise PartRefused(OTHER_BITS)
+
+    return Rule("model in one call", lambda _place: True, lambda place: [stack_of(place.module, taps)], check_bits)
+
+
+def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack:
+    """A stack of the model's modules, still to be tried. Raises PartRefused where the model has another form."""
     children: dict[str, Any] = dict(model.named_children())
-    if children.keys() != OF_MODEL:
-        return None
-    parts: dict[str, Any] = dict(children["model"].named_children())
+    parts: dict[str, Any] = dict(children["model"].named_children()) if children.keys() == OF_MODEL else {}
     if parts.keys() != OF_DECODER:
-        return None
+        raise PartRefused(OTHER_FORM)
     layers, norm, rotary, head = tuple(parts["layers"]), parts["norm"], parts["rotary_emb"], children["lm_head"]
     ends = ends_of(parts["embed_tokens"], rotary, norm, head)
     if ends is None or not _are_alike(layers):
-        return None
+        raise PartRefused(OTHER_PARTS)
     return Stack(Modules(parts["embed_tokens"], rotary, layers, norm, head), ends, taps)
 
 

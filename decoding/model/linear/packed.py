@@ -1,6 +1,7 @@
-"""Replaces the linear layers of a model by ones that hold a packed or a rounded matrix.
+"""Linear layers of a model by ones that hold a packed or a rounded matrix.
 
-Invariant: originals are dropped one by one, and a head and an embedding that are tied stay one matrix.
+Where even a few rows change oneDNN's bits, or it packs float32 otherwise than our kernel reads it, layers are panels of
+our own. Invariant: originals are dropped one by one, and a head and an embedding that are tied stay one matrix.
 """
 
 from __future__ import annotations
@@ -14,46 +15,66 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from decoding.config import Weights
+from decoding.model.replacing.replacer import Place, Rule, places
 from decoding.weights.kinds import Kind
 from decoding.weights.linear import Embedding, Linear
-from decoding.weights.matrix import FEWEST_OUTPUTS, Matrix, Target
-from decoding.weights.numbers.onednn_floats import limit_rows
+from decoding.weights.matrix import FEWEST_OUTPUTS, Matrix, Target, fits_panels, has_panels
+from decoding.weights.numbers.onednn_floats import row_limit
 from decoding.weights.readers import choose_readers
 from decoding.weights.rounding import rounded_kinds
 
-# Shape suffixes: I input width, O output width.
+# Shape suffixes: I input width, O output width, V vocabulary, E model width.
 MULTIPLIED_BY_HAND = ("dt_proj",)  # of Mamba-1
-CPU = torch.device("cpu")
+Shape = tuple[object, ...]  # of a weight, its dtype, and whether there is no bias
+
+
+def is_linear(place: Place) -> bool:
+    """Whether a module is a linear layer, but for those whose weight modelling code multiplies itself. Subclasses may
+    compute something else."""
+    return type(place.module) in (nn.Linear, Conv1D) and place.name not in MULTIPLIED_BY_HAND
+
+
+def weight_of(place: Place) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weight [O, I] of a linear layer, and its bias."""
+    parameters = {key: parameter.detach() for key, parameter in place.module.named_parameters()}
+    weight = parameters["weight"]
+    return weight.t() if isinstance(place.module, Conv1D) else weight, parameters.get("bias")  # GPT-2's is transposed
 
 
 def linears_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor, torch.Tensor | None]]:
-    """Every linear layer of `model` as (parent, name, weight, bias), but those whose weight modelling code multiplies
-    itself. Layers may be replaced while iterating."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is not nn.Linear and type(child) is not Conv1D:  # subclasses may compute something else
-                continue
-            if name in MULTIPLIED_BY_HAND:
-                continue
-            parameters = {key: parameter.detach() for key, parameter in child.named_parameters()}
-            weight = parameters["weight"]
-            weight_OI = weight.t() if isinstance(child, Conv1D) else weight  # GPT-2 keeps the transpose
-            yield parent, name, weight_OI, parameters.get("bias")
+    """Every linear layer of `model` as (parent, name, weight, bias). Layers may be replaced while iterating."""
+    for place in places(model):
+        if is_linear(place):
+            yield (place.parent, place.name, *weight_of(place))
 
 
-def pack_linears(model: nn.Module) -> int:
-    """Replace every linear layer of `model` by a packed one; return how many. Originals are dropped.
+def packing_rule() -> Rule:
+    """Packs linear layers, of which originals are dropped. A trial with one layer of each shape finds the row limit of
+    all layers of that shape."""
+    limits: dict[Shape, int | None] = {}
+    return Rule("linear layers packed", is_linear, lambda place: [_packed(place, limits)], finish=_choose_readers)
 
-    A trial with one layer of each shape finds the row limit of all layers of that shape.
-    """
-    packed: list[Any] = []
-    for parent, name, weight_OI, bias_O in linears_of(model):
-        matrix = Matrix.of(weight_OI, bias_O).packed(Target(weight_OI.dtype, CPU, is_packed=True))
-        setattr(parent, name, Linear(matrix))
-        packed.append(matrix.numbers)
-    limit_rows(packed)
-    choose_readers(packed)
-    return len(packed)
+
+def _packed(place: Place, limits: dict[Shape, int | None]) -> Linear:
+    """limits: of the shapes that were seen; 0 of those that oneDNN does not multiply."""
+    weight_OI, bias_O = weight_of(place)
+    matrix, target = Matrix.of(weight_OI, bias_O), Target(weight_OI.dtype, weight_OI.device, is_packed=True)
+    shape = (*weight_OI.shape, weight_OI.dtype, bias_O is None)
+    if shape not in limits:
+        limits[shape] = row_limit(matrix.packed(target).numbers)
+    limit = limits[shape]
+    if limit == 0 and has_panels(weight_OI.device, weight_OI.dtype) and fits_panels(weight_OI):
+        return Linear(matrix.in_panels())
+    packed = matrix.packed(target)
+    numbers: Any = packed.numbers
+    if limit:
+        numbers.limit_rows(limit)
+    return Linear(packed)
+
+
+def _choose_readers(layers: list[Linear]) -> None:
+    numbers: list[Any] = [layer.matrix.numbers for layer in layers]
+    choose_readers([each for each in numbers if each.code_shape is not None])
 
 
 def round_weights(weights: Weights, model: PreTrainedModel) -> str:
@@ -81,4 +102,4 @@ def round_linears(model: nn.Module, kind: Kind, but: str = "") -> None:
 
 
 def _rounded(weight_OI: torch.Tensor, bias_O: torch.Tensor | None, kind: Kind) -> Matrix:
-    return Matrix.of(weight_OI, bias_O).rounded(kind).packed(Target(weight_OI.dtype, CPU, is_packed=True))
+    return Matrix.of(weight_OI, bias_O).rounded(kind).packed(Target(weight_OI.dtype, weight_OI.device, is_packed=True))

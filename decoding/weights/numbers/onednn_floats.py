@@ -8,12 +8,12 @@ where it is quicker (see `readers`). Invariant: there is no second copy of them,
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from decoding.kernels.cpu.program import Call, Rooms, one_thread
-from decoding.weights.numbers.float_panels import FloatPanels
+from decoding.weights.numbers.float_panels import FloatPanels, fitting_panels
 from decoding.weights.numbers.numbers import Numbers
 from decoding.weights.row_limit import exact_row_limit, run_in_pieces
 
@@ -90,15 +90,14 @@ def _pack(weight_OI: torch.Tensor) -> torch.Tensor:
     return packed
 
 
-def limit_rows(all_numbers: Sequence[OneDnnFloats]) -> None:
-    """Find by a trial with one matrix of each shape the row limit of all of that shape."""
-    limits: dict[object, int | None] = {}
-    for numbers in all_numbers:
-        num_outputs, width = numbers.shape
-        if numbers.code_shape not in limits:
-            with torch.inference_mode():
-                limit = exact_row_limit(numbers.multiply_at_once, width, num_outputs, numbers.dtype)
-            limits[numbers.code_shape] = limit
-        limit = limits[numbers.code_shape]
-        if limit is not None:
-            numbers.limit_rows(limit)
+def row_limit(numbers: Any) -> int | None:
+    """How many rows, at the most, have in one call of oneDNN the bits that they have among a few; None if there is no
+    such limit. 0 where none would help, and where our kernel cannot read what is float32: oneDNN is quicker with
+    bfloat16 that only it reads."""
+    multiply, (num_outputs, width), dtype = numbers.multiply_at_once, numbers.shape, numbers.dtype
+    with torch.inference_mode():
+        if dtype == torch.float32:
+            panels = fitting_panels(numbers.packed_weight, numbers.bias_O, numbers.shape, dtype, multiply)
+            if panels is None:
+                return 0
+        return exact_row_limit(multiply, width, num_outputs, dtype)

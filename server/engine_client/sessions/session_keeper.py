@@ -51,6 +51,7 @@ class SessionKeeper:
         self._is_idle = is_idle
         self._model = ""  # the identity of the worker's model
         self._copies = KeptSessions(most_bytes)
+        self._arriving: SessionState | None = None  # as far as its parts have come
         self._unwritten: dict[tuple[str, str], SessionState] = {}
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._recalling = asyncio.Lock()
@@ -91,7 +92,7 @@ class SessionKeeper:
 
     def on_news(self, news: SessionKept | SessionForgotten | SessionAnswer) -> None:
         if isinstance(news, SessionKept):
-            self._keep(news.state)
+            self._take_part(news)
         elif isinstance(news, SessionForgotten):
             self._copies.forget(news.tenant, news.session_id)
             self._known.pop((news.tenant, news.session_id), None)
@@ -173,6 +174,13 @@ class SessionKeeper:
         except OSError as error:
             LOG.warning("The file of a session cannot be deleted: %s.", error.strerror)
             raise unavailable("The session's file cannot be deleted.", "session_not_deleted") from None
+
+    def _take_part(self, part: SessionKept) -> None:
+        """Keep a copy once it is whole."""
+        before = None if part.is_first else self._arriving
+        self._arriving = part.state if before is None else before.with_arrays(part.state.stores)
+        if part.is_last:
+            self._keep(self._arriving)
 
     def _keep(self, state: SessionState) -> None:
         self._copies.keep(state)

@@ -221,8 +221,8 @@ def taught_session(store: SessionStore, tenant: str, session_id: str, seed: int,
 def test_a_session_goes_on_in_another_process_as_it_was(num_rows: int) -> None:
     store, other = roomy_store([0.0]), roomy_store([0.0])
     session = taught_session(store, "alice", "chat", 1, num_rows)
-    state = store.take_changed()
-    assert state is not None
+    assert store.take_changed() is session
+    state = session.state()
     other.restore(state, VOCABULARY)
     restored = other.open("alice", "chat")
     assert restored.state() == state
@@ -288,7 +288,7 @@ def test_every_session_that_was_used_is_handed_over_once_and_what_is_forgotten_i
     store = store_at([0.0])
     sessions = [store.open("a", name) for name in "123"]
     taken = [store.take_changed() for _ in range(4)]
-    assert [state and state.session_id for state in taken] == ["1", "2", "3", None]
+    assert taken == [*sessions, None]
     store.note_use(sessions[1:2])
     store.open("a", "4")
     assert store.take_forgotten() == [("a", "1")]
@@ -300,5 +300,5 @@ def test_every_session_that_was_used_is_handed_over_once_and_what_is_forgotten_i
     store.restore(state, 10)
     assert store.take_forgotten() == [], "what came back was told to be forgotten"
     store.open("a", "4")
-    states = [store.take_changed() for _ in range(3)]
-    assert [state and state.session_id for state in states] == ["2", "4", None]
+    taken = [store.take_changed() for _ in range(3)]
+    assert [session and session.id for session in taken] == ["2", "4", None]

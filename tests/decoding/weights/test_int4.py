@@ -46,5 +46,5 @@ def test_a_model_of_int4_weights_is_exact_and_another_model() -> None:
     assert (model.weights, packed.weights) == ("float32", "int4")
     assert packed.fingerprint != model.fingerprint
     assert packed.num_bytes < model.num_bytes / 3
-    assert packed.embeddings.shape == model.embeddings.shape
+    assert packed.shared.embeddings.shape == model.shared.embeddings.shape
     assert (packed.num_parameters, packed.vocab_size) == (model.num_parameters, model.vocab_size)

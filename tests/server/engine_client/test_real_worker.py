@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.config import ServerSettings
-from server.engine_client.worker_process import WORKER_COMMAND
+from server.engine_client.processes.worker_process import WORKER_COMMAND
 from server.generation.plan import choice_seed
 from tests.server.servers import PATIENCE, RunningServer, but_for_the_cache, running_server, wait_until
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from server.generation.response_store import StoredResponse, written_items
 from server.http.body import has_more_parts, parse_body
 from server.http.errors import ApiError
-from server.http.work_pool import NUM_THREADS, WorkPool
+from server.http.work.work_pool import NUM_THREADS, WorkPool
 from server.schemas.catalog import DetokenizeRequest
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest
@@ -309,6 +309,28 @@ def test_a_work_that_fails_gives_its_thread_back() -> None:
         pool.close()
 
     asyncio.run(run())
+
+
+def test_small_works_are_done_one_in_a_round_of_the_event_loop_and_keys_take_turns() -> None:
+    async def run() -> list[tuple[int, str]]:
+        pool, done, number = WorkPool(lambda: float(len(done))), list[tuple[int, str]](), 0
+
+        async def work(name: str) -> None:
+            await pool.run_here(name[0], 1.0, lambda: done.append((number, name)))
+
+        works = [asyncio.ensure_future(work(f"a{each}")) for each in range(50)]
+        works += [asyncio.ensure_future(work(f"b{each}")) for each in range(3)]
+        while not all(each.done() for each in works):
+            await asyncio.sleep(0)
+            number += 1
+            assert number < 1000
+        pool.close()
+        return done
+
+    done = asyncio.run(run())
+    rounds = [number for number, _ in done]
+    assert len(set(rounds)) == len(rounds) == 53
+    assert [name for _, name in done][:7] == ["a0", "b0", "a1", "b1", "a2", "b2", "a3"]
 
 
 @pytest.mark.parametrize(

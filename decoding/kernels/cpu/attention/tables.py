@@ -11,7 +11,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.kernels.cpu.attention.exact import (
+from decoding.kernels.cpu.attention.call_table import (
     NUM_FIELDS,
     NUM_NODES,
     NUM_SEGMENTS,

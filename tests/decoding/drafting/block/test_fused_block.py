@@ -37,7 +37,7 @@ def model_of(fields: dict[str, Any], dtype: torch.dtype = torch.float32) -> Bloc
     if target.attention != "exact":
         pytest.skip("heads are fused beside exact attention")
     new = new_block(model, fields)
-    head = BlockHead(new.config, target.shared.embedding, target.output).to(dtype)
+    head = BlockHead(new.config, target.shared.embedding, target.shared.output).to(dtype)
     head.load_state_dict(new.own_state(), strict=False)
     return BlockModel(head.to(dtype), target)
 

@@ -33,7 +33,7 @@ def head_of(dtype: torch.dtype, threads: int = 1, **fields: Any) -> HeadModel:
     target = TargetModel.from_model(tiny("llama").to(dtype), EngineConfig(max_model_len=256, threads=threads))
     if target.attention != "exact":
         pytest.skip("heads are fused beside exact attention")
-    return HeadModel(new_head(target.embeddings.float(), fields_of(**WIDE, **fields)).to(dtype), target)
+    return HeadModel(new_head(target.shared.embeddings.float(), fields_of(**WIDE, **fields)).to(dtype), target)
 
 
 def steps_of(head: HeadModel, counts: tuple[int, ...], logits: LogitRows) -> list[StepBatch]:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoding.model.rowwise.replaced_functions import ReplacedFunctions
+from decoding.model.replacing.replacer import ReplacedFunctions
 from decoding.model.seam import AttentionCall, observed
 from tests.models import tiny
 from tests.row_exact import use_row_exact_dots

@@ -24,7 +24,8 @@ from server.engine_client.sessions.session_folder import FolderLimits, SessionFo
 from server.engine_client.sessions.session_keeper import SessionKeeper
 from server.engine_client.status import EngineStatus
 from tests.server.engine_client.jumping import run
-from tests.server.engine_client.test_supervisor import READY, Unmoved
+from tests.server.engine_client.processes.test_supervisor import Unmoved
+from tests.server.ready import READY
 
 ROOMY = FolderLimits(per_tenant=2**20, in_all=2**20, time_to_live=3600.0)
 
@@ -64,6 +65,23 @@ def test_what_could_not_be_written_is_written_later_unless_it_was_forgotten() ->
         assert await sessions._write(folder)  # type: ignore[arg-type]
         assert await sessions._write(folder)  # type: ignore[arg-type]
         assert folder.asked == ["a", "b", "c", "a"]
+
+    run(test())
+
+
+def test_a_copy_that_comes_in_parts_is_kept_once_it_is_whole() -> None:
+    async def test() -> None:
+        sessions = keeper(None)
+        parts = [SessionState("alice", "a", {"ngrams": [b"1", b"2"]}), SessionState("alice", "a", {"ngrams": [b"3"]})]
+        last = SessionState("alice", "a", {"replies": [b"4"]})
+        sessions.on_news(SessionKept(state=parts[0], is_last=False))
+        assert sessions.kept("alice", "a") is None
+        for number, part in enumerate(parts):  # from the start, since the copy before was given up
+            sessions.on_news(SessionKept(state=part, is_first=number == 0, is_last=False))
+        sessions.on_news(SessionKept(state=last, is_first=False))
+        assert sessions.kept("alice", "a") == SessionState(
+            "alice", "a", {"ngrams": [b"1", b"2", b"3"], "replies": [b"4"]}
+        )
 
     run(test())
 
