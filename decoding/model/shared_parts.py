@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from decoding.model.files.skeleton import ScaledEmbedding
-from decoding.model.linear.grouped import GroupedEmbedding
+from decoding.weights.linear import Embedding, held_by
 
 # Shape suffixes: V vocabulary, E model width.
 
@@ -31,11 +30,10 @@ class SharedParts:
         return embedding
 
     @property
-    def packed_embedding(self) -> GroupedEmbedding | None:
+    def packed_embedding(self) -> Embedding | None:
         """What looks up packed embeddings; None if they are not packed."""
-        embedding = self.embedding
-        embedding = embedding.embedding if isinstance(embedding, ScaledEmbedding) else embedding
-        return embedding if isinstance(embedding, GroupedEmbedding) else None
+        embedding: Any = self.embedding
+        return None if held_by(embedding) is None else embedding.unscaled
 
     @property
     def embeddings(self) -> torch.Tensor:

@@ -13,10 +13,10 @@ import torch
 from transformers import PreTrainedModel
 
 from decoding.cache.batch import StepBatch
-from decoding.model.linear.row_counts import padded
 from decoding.model.replacing.replacer import ReplacedFunctions, Replacements
 from decoding.model.seam import Seam
 from decoding.model.state.state_seam import StateSeam
+from decoding.weights.row_counts import padded
 
 # Shape suffixes: M tokens of the step, R tokens that need logits, V vocabulary.
 

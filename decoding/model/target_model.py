@@ -36,11 +36,7 @@ from decoding.model.device.runner import Forward, Progress, Runner, silent, stop
 from decoding.model.device.static_forward import LEAST_ROWS, StaticForward
 from decoding.model.experts.cpu_experts import Mixtures
 from decoding.model.features import FeatureTap
-from decoding.model.linear.packed import can_pack, num_packed_shapes
-from decoding.model.linear.roundings import check_rounding
-from decoding.model.linear.row_counts import code_bytes
-from decoding.model.linear.sizes import num_bytes_in, num_weights_in
-from decoding.model.loading import UNPACKED, PackedWeights, load_model
+from decoding.model.loading import UNPACKED, Packing, load_model
 from decoding.model.probe import probe
 from decoding.model.refusal import refusing
 from decoding.model.replacing.preparation import Preparation
@@ -60,6 +56,10 @@ from decoding.model.state.sites import Names
 from decoding.model.state.state_seam import StateSeam
 from decoding.model.step_forward import StepForward
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
+from decoding.weights.linear import num_bytes_in, num_packed_shapes, num_weights_in
+from decoding.weights.numbers.onednn_floats import can_pack
+from decoding.weights.rounding import check_rounding
+from decoding.weights.row_counts import code_bytes
 
 # Shape suffixes: M tokens of the step, R tokens that need logits, L those and padding, V vocabulary, E model width.
 
@@ -80,7 +80,7 @@ class TargetModel:
         config: EngineConfig,
         progress: Progress,
         capture: Capture | None = None,
-        packed: PackedWeights = UNPACKED,
+        packed: Packing = UNPACKED,
     ) -> None:
         """model: in evaluation mode, on its device and in its dtype; its modules will be replaced. config: resolved.
 

@@ -27,7 +27,10 @@ from decoding.kernels.gpu.moves import move
 from decoding.kernels.gpu.products import Operands, add_parts, mean, multiply
 from decoding.kernels.gpu.rows import gate, normalise, rotate_and_store
 from decoding.kernels.gpu.sampling import draw, edit, scan, walk
-from decoding.model.device.row_exact import (
+from decoding.model.experts.device_experts import added_in, chosen_in, expert_tile, laid_in
+from decoding.model.layers.device_layer import Norm, gated_in, normalised_in, rotated_in
+from decoding.sampling.device.launch import BLOCK, ENTRIES, FEWEST_NODES
+from decoding.weights.device_products import (
     ADDED,
     LEAST_PART,
     MOST_PARTS,
@@ -36,10 +39,7 @@ from decoding.model.device.row_exact import (
     packing_of,
     product_tile,
 )
-from decoding.model.device.row_exact import constants_of as products_of
-from decoding.model.experts.device_experts import added_in, chosen_in, expert_tile, laid_in
-from decoding.model.layers.device_layer import Norm, gated_in, normalised_in, rotated_in
-from decoding.sampling.device.launch import BLOCK, ENTRIES, FEWEST_NODES
+from decoding.weights.device_products import constants_of as products_of
 
 CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}

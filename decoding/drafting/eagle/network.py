@@ -16,7 +16,6 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEm
 
 from decoding.core.layer import LayerSpec
 from decoding.drafting.eagle.head_config import NUM_FEATURES, HeadConfig
-from decoding.model.linear.grouped import GroupedEmbedding
 
 # Shape suffixes: B sequences, N rows of each, E width, F the features' width (3 of the target's), H query heads,
 # K kv heads, D head width, W draft vocabulary, V the target's vocabulary.
@@ -40,9 +39,7 @@ class EagleHead(nn.Module):
         width, eps = config.width, config.layer.rms_norm_eps
         assert embeddings_VE.shape == (config.vocab_size, width), (embeddings_VE.shape, config.vocab_size, width)
         self.config = config
-        self.embed_tokens: nn.Embedding | GroupedEmbedding = nn.Embedding(
-            *embeddings_VE.shape, _weight=embeddings_VE.detach(), _freeze=True
-        )
+        self.embed_tokens: nn.Module = nn.Embedding(*embeddings_VE.shape, _weight=embeddings_VE.detach(), _freeze=True)
         num_columns = NUM_FEATURES * config.target_width
         self.input_norm = LlamaRMSNorm(num_columns, eps) if config.norm_before_fc else None
         norms = [LlamaRMSNorm(config.target_width, eps) for _ in range(NUM_FEATURES)]

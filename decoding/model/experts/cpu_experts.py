@@ -27,13 +27,11 @@ from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Progra
 from decoding.model.experts.gates import GateKernel
 from decoding.model.experts.reading import NO_KERNEL
 from decoding.model.experts.separate import SeparateExperts, experts_of
-from decoding.model.linear.grouped import GroupedLinear
-from decoding.model.linear.int8 import Int8Linear
-from decoding.model.linear.panel_linear import PanelLinear, fits_panels
 from decoding.model.replacing.replacer import Place, Rule
+from decoding.weights.linear import Linear, held_by
+from decoding.weights.matrix import Matrix, fits_panels
 
 # Shape suffixes: X experts, M rows, E model width, K experts of a row.
-KINDS = (PanelLinear, Int8Linear, GroupedLinear)
 TOGETHER = "mixtures of experts in one region"
 OTHER_PACKING = "they are not packed alike"
 PAIR_BYTES, SHARE_BYTES = 8, 4  # of an int64 and of a float32
@@ -54,14 +52,15 @@ class PairRooms:
 class _Table:
     """One layer of each expert as calls between rooms of sorted rows."""
 
-    def __init__(self, layers: Sequence[Any], source: int, target: int, rooms: Rooms) -> None:
-        calls = [layer.call(source, target, rooms) for layer in layers]
+    def __init__(self, matrices: Sequence[Matrix], source: int, target: int, rooms: Rooms) -> None:
+        calls = [matrix.call(source, target, rooms) for matrix in matrices]
         self.calls = torch.tensor([call.fields for call in calls], dtype=torch.int64)
         self._function = compiled(calls[0].share).address
-        moves = [(field, calls[0].fields[field], step) for field, step in layers[0].row_steps.items()]
+        row_steps = matrices[0].numbers.row_steps
+        moves = [(field, calls[0].fields[field], step) for field, step in row_steps.items()]
         moves += [(0, 0, 0)] * (MOST_MOVES - len(moves))
         num_bytes = self.calls.shape[1] * self.calls.itemsize
-        self.words = (self.calls.data_ptr(), num_bytes, len(layers[0].row_steps), *(n for move in moves for n in move))
+        self.words = (self.calls.data_ptr(), num_bytes, len(row_steps), *(n for move in moves for n in move))
 
     def run(self, chosen: int) -> Call:
         """A program's call. chosen: the address of the chosen experts' numbers."""
@@ -74,21 +73,21 @@ class ExpertCalls:
     router says."""
 
     def __init__(self, experts: SeparateExperts, kernel: GateKernel, num_ranks: int, rooms: Rooms) -> None:
-        down: Any = experts.downs[0]
-        self.width, self._inner = down.shape
-        self._experts, self._kernel, self._num_ranks, self._rooms = experts, kernel, num_ranks, rooms
+        gates, ups, downs = (_matrices(layers) for layers in (experts.gates, experts.ups, experts.downs))
+        self.width, self._inner = downs[0].shape
+        self._gate_matrix, self._down_matrix = gates[0], downs[0]
+        self._kernel, self._num_ranks, self._rooms = kernel, num_ranks, rooms
         self.chosen, self.shares = rooms.room("chosen", PAIR_BYTES), rooms.room("shares", SHARE_BYTES)
         self._places = rooms.room("places", PAIR_BYTES)
         self._sorted, self._results = rooms.numbers("sorted", self.width), rooms.numbers("results", self.width)
         self._gate, self._up = rooms.numbers("gate", self._inner), rooms.numbers("up", self._inner)
         num_experts = len(experts.gates)
         self._numbers = torch.zeros(1 + num_experts, dtype=torch.int64)  # of the chosen experts, after how many
-        sides: list[tuple[nn.ModuleList, int, int]] = [
-            (experts.gates, self._sorted, self._gate),
-            (experts.ups, self._sorted, self._up),
-            (experts.downs, self._gate, self._results),
+        self._tables = [
+            _Table(gates, self._sorted, self._gate, rooms),
+            _Table(ups, self._sorted, self._up, rooms),
+            _Table(downs, self._gate, self._results, rooms),
         ]
-        self._tables = [_Table(list(layers), source, target, rooms) for layers, source, target in sides]
         self._words = torch.tensor([table.words for table in self._tables], dtype=torch.int64)
         places = (self._numbers.data_ptr(), self._words.data_ptr(), len(self._tables))
         self.sort = Call(sort_rows, (self.chosen, self._places, 0, 0, num_ranks, num_experts, *places))
@@ -107,16 +106,16 @@ class ExpertCalls:
         return [
             [self.sort],
             [Call(gather_rows, (source, self._sorted, 0, 0, *rows))],
-            *self._ready(self._experts.gates[0], self._sorted),
+            *self._ready(self._gate_matrix, self._sorted),
             [gate, up],
             [joined._replace(rows=num_ranks)],
-            *self._ready(self._experts.downs[0], self._gate),
+            *self._ready(self._down_matrix, self._gate),
             [down],
             [add],
         ]
 
-    def _ready(self, layer: Any, source: int) -> list[list[Call]]:
-        calls = [call._replace(rows=self._num_ranks) for call in layer.ready(source, self._rooms)]
+    def _ready(self, matrix: Matrix, source: int) -> list[list[Call]]:
+        calls = [call._replace(rows=self._num_ranks) for call in matrix.ready(source, self._rooms)]
         return [calls] if calls else []
 
 
@@ -124,8 +123,7 @@ class FusedExperts:
     """Runs all chosen experts of a mixture at once, for any number of rows."""
 
     def __init__(self, experts: SeparateExperts, kernel: GateKernel, rooms: PairRooms) -> None:
-        down: Any = experts.downs[0]
-        self.num_experts, self.width = len(experts.gates), down.shape[0]
+        self.num_experts, self.width = len(experts.gates), _matrices(experts.downs)[0].shape[0]
         self._experts, self._kernel, self._rooms = experts, kernel, rooms
         self._calls: dict[int, ExpertCalls] = {}
         self._programs: dict[int, tuple[Program, list[Any]]] = {}
@@ -200,21 +198,22 @@ def _pack(experts: SeparateExperts) -> None:
     for layers in (experts.gates, experts.ups, experts.downs):
         for expert, layer in enumerate(layers):
             if type(layer) is nn.Linear and fits_panels(layer.weight):
-                layers[expert] = PanelLinear(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
+                bias_O = None if layer.bias is None else layer.bias.detach()
+                layers[expert] = Linear(Matrix.of(layer.weight.detach(), bias_O).in_panels())
 
 
 def _are_alike(experts: SeparateExperts) -> bool:
     """Whether each matrix is in the same form in all experts, and gate and other half read the same numbers."""
-    sides = [list(layers) for layers in (experts.gates, experts.ups, experts.downs)]
-    forms = [{_form(layer) for layer in layers} for layers in sides]
+    forms = []
+    for layers in (experts.gates, experts.ups, experts.downs):
+        held = [held_by(layer) for layer in layers]
+        forms.append({None if matrix is None else matrix.form for matrix in held})
     return all(len(each) == 1 and None not in each for each in forms) and forms[0] == forms[1]
 
 
-def _form(layer: Any) -> Any:
-    if type(layer) not in KINDS:
-        return None
-    share = layer.call(0, 0, Rooms(0, layer.weight.dtype)).share
-    return type(layer), layer.shape, share
+def _matrices(layers: nn.ModuleList) -> list[Matrix]:
+    found = [held_by(layer) for layer in layers]
+    return [matrix for matrix in found if matrix is not None]
 
 
 def runner_of(module: nn.Module | None) -> FusedExperts | None:

@@ -17,19 +17,13 @@ from torch import nn
 from decoding.errors import PartRefused
 from decoding.kernels.gpu.experts import add_chosen, lay_tiles, multiply_chosen
 from decoding.kernels.gpu.products import Operands
-from decoding.model.device.packed_linear import PackedDeviceLinear
-from decoding.model.device.packed_matrix import PackedMatrix
-from decoding.model.device.row_exact import (
-    NO_FUSION,
-    ProductTile,
-    packing_of,
-    product_tile,
-)
 from decoding.model.experts.gates import gate_of
 from decoding.model.experts.reading import check_experts, has_known_form
 from decoding.model.experts.separate import attach, experts_of, is_mixture, own_forward, serve_here
 from decoding.model.replacing.replacer import Calls, Place, Rule
 from decoding.model.seam import running_plan
+from decoding.weights.device_products import NO_FUSION, ProductTile, packing_of, product_tile
+from decoding.weights.linear import held_by
 
 # Shape suffixes: X experts, M rows, K experts of a row, P pairs of a row and one of its experts, E model width, N inner
 # width, O outputs, I input width, T tiles.
@@ -202,23 +196,12 @@ def _of_tensor(weight_XOI: torch.Tensor, bias_XO: torch.Tensor | None) -> Stacke
 
 def _of_layers(*sides: nn.ModuleList) -> Stacked:
     """sides: a layer of each expert; one side's outputs follow the other's."""
-    layers: list[list[Any]] = [list(side) for side in zip(*sides, strict=True)]  # of each expert
-    if {type(layer) for own in layers for layer in own} != {PackedDeviceLinear}:
+    found = [[held_by(layer) for layer in own] for own in zip(*sides, strict=True)]  # of each expert
+    matrices = [[matrix for matrix in own if matrix is not None and matrix.form is not None] for own in found]
+    if any(len(own) < len(sides) for own in matrices) or len({matrix.form for own in matrices for matrix in own}) > 1:
         raise PartRefused(OTHER_PACKING)
-    matrices: list[list[PackedMatrix]] = [[layer.packed for layer in own] for own in layers]
-    forms = {(each.bits, each.group, each.zero, each.shape[1]) for own in matrices for each in own}
-    if len(forms) != 1:
+    stack = matrices[0][0].numbers.stacked([[matrix.numbers for matrix in own] for own in matrices])
+    if stack is None:
         raise PartRefused(OTHER_PACKING)
-    bits, group, zero, width = forms.pop()
-    codes, scales, factors = (
-        torch.stack([torch.cat([getattr(each, name) for each in own]) for own in matrices])
-        for name in ("codes_ON", "scales_OG", "factors_O")
-    )
-    minima = torch.stack([torch.cat([each.minima_OG for each in own]) for own in matrices]) if zero < 0 else scales
-    has_bias = layers[0][0].bias_O is not None
-    bias_XO = torch.stack([torch.cat([layer.bias_O for layer in own]) for own in layers]) if has_bias else None
-    expert_step, *steps = codes.stride()
-    shape = (codes.shape[1], width)
-    return Stacked(
-        Operands(codes, scales, minima, factors, *steps), expert_step, bias_XO, shape, packing_of(bits, group, zero)
-    )
+    expert_step, *steps = stack.tensors.codes_ON.stride()
+    return Stacked(Operands(*stack.tensors, *steps), expert_step, stack.bias_XO, stack.shape, stack.packing)

@@ -16,8 +16,8 @@ from torch import nn
 from decoding.errors import PartRefused
 from decoding.model.experts.gates import gate_of, kernel_of
 from decoding.model.experts.separate import ExpertLayers, SeparateExperts, adopt, own_forward
-from decoding.model.linear.panel_linear import fits_panels
 from decoding.model.replacing.replacer import Calls, Place, Rule, check_same
+from decoding.weights.matrix import fits_panels
 
 # Shape suffixes: X experts, M rows, E model width, K experts of a row, O outputs, I input width, N inner width.
 TRIAL_ROWS, TRIAL_RANKS = 3, 2

@@ -18,8 +18,8 @@ from torch import nn
 from decoding.errors import PartRefused
 from decoding.kernels.cpu.experts import TARGET_SHARES, route_floats, route_halves
 from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms
-from decoding.model.linear.panel_linear import PanelLinear, fits_panels
 from decoding.model.replacing.replacer import Calls, Place, Rule
+from decoding.weights.matrix import Matrix, fits_panels
 
 # Shape suffixes: M rows, E model width, X experts, K experts of a row.
 TRIAL_ROWS = 64
@@ -50,8 +50,8 @@ class FusedRouter(nn.Module):
     def __init__(self, weight_XE: torch.Tensor, bias_X: torch.Tensor | None, num_ranks: int, law: Law) -> None:
         super().__init__()
         self.num_ranks, self.dtype = num_ranks, weight_XE.dtype
-        self.linear = PanelLinear(weight_XE, bias_X)
-        self.num_experts, self.width = self.linear.shape
+        self._matrix = Matrix.of(weight_XE, bias_X).in_panels()
+        self.num_experts, self.width = self._matrix.shape
         self._law, self._bias = law, None if law.bias_X is None else law.bias_X.float().contiguous()
         self._rooms = Rooms(MOST_ROWS, self.dtype)
         phases = self.phases(0, 0, 0, 0)
@@ -65,7 +65,7 @@ class FusedRouter(nn.Module):
         scale = int(np.float32(law.scale).view(np.uint32))
         bias = 0 if self._bias is None else self._bias.data_ptr()
         fields = (logits, chosen, 0, 0, self.num_ranks, self.num_experts, shares, bias, *flags, scale)
-        return [[self.linear.call(source, logits, self._rooms)], [Call(route, fields)]]
+        return [[self._matrix.call(source, logits, self._rooms)], [Call(route, fields)]]
 
     def __call__(self, hidden: torch.Tensor) -> Routed:
         hidden_ME = hidden.reshape(-1, self.width).contiguous()

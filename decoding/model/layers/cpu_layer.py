@@ -26,21 +26,22 @@ from decoding.kernels.cpu.rows import (
     rotate_halves,
 )
 from decoding.model.layers.form import StandIn
-from decoding.model.layers.mlp import Linear, Mlp, linear_phases
+from decoding.model.layers.mlp import Mlp, linear_phases
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.seam import Seam
+from decoding.weights.matrix import Matrix
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The modules of a layer. head_norms: those of queries and of keys, or none."""
+    """What a layer computes with. head_norms: those of queries and of keys, or none."""
 
     input_norm: FusedRmsNorm
-    query: Linear
-    key: Linear
-    value: Linear
+    query: Matrix
+    key: Matrix
+    value: Matrix
     head_norms: tuple[FusedRmsNorm, ...]
-    output: Linear
+    output: Matrix
     mlp_norm: FusedRmsNorm
     mlp: Mlp
 
@@ -49,7 +50,7 @@ class Parts:
         return (self.input_norm, self.mlp_norm, *self.head_norms)
 
     @property
-    def linears(self) -> tuple[Linear, ...]:
+    def linears(self) -> tuple[Matrix, ...]:
         return (self.query, self.key, self.value, self.output)
 
     @property

@@ -5,7 +5,6 @@ Both are tried on calls of the model's own forward. Invariant: a module whose tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -29,10 +28,11 @@ from decoding.model.layers.form import (
     of_gated_mlp,
     shapes_of,
 )
-from decoding.model.layers.mlp import AnyLinear, FusedMlp, GatedMlp, Linear, Mixture
+from decoding.model.layers.mlp import FusedMlp, GatedMlp, Mixture
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.replacing.replacer import Calls, Place, Rule
 from decoding.model.seam import Seam
+from decoding.weights.linear import matrix_of
 
 OTHER_PARTS = "there is no kernel here for one of their parts"
 OTHER_BITS = "they give other bits than the model's own code"
@@ -91,42 +91,37 @@ def parts_of(children: dict[str, nn.Module], spec: LayerSpec, num_inputs: int = 
     if attention is None or mlp is None:
         return None
     known: dict[str, Any] = children | attention
+    query, key, value, output = (matrix_of(known[name]) for name in ("q_proj", "k_proj", "v_proj", "o_proj"))
+    if query is None or key is None or value is None or output is None:
+        return None
     parts = Parts(
         input_norm=known["input_layernorm"],
-        query=known["q_proj"],
-        key=known["k_proj"],
-        value=known["v_proj"],
+        query=query,
+        key=key,
+        value=value,
         head_norms=tuple(known[name] for name in ("q_norm", "k_norm") if name in known),
-        output=known["o_proj"],
+        output=output,
         mlp_norm=known["post_attention_layernorm"],
         mlp=mlp,
     )
-    return parts if _have_kernels(parts) and _fit(parts, spec, num_inputs) else None
+    are_norms = all(isinstance(each, FusedRmsNorm) for each in parts.norms)
+    return parts if are_norms and parts.few_rows > 0 and _fit(parts, spec, num_inputs) else None
 
 
 def _mlp_of(module: nn.Module) -> GatedMlp | Mixture | None:
     """The parts of an MLP or a mixture of experts; None if it has another form or no kernel."""
     known = of_gated_mlp(module)
     if known is not None:
-        linears = known["gate_proj"], known["up_proj"], known["down_proj"]
-        if not _are_known(linears):
+        gate, up, down = (matrix_of(known[name]) for name in ("gate_proj", "up_proj", "down_proj"))
+        if gate is None or up is None or down is None:
             return None
-        activation = known["act_fn"] if "act_fn" in known else FusedSilu(linears[0].weight.dtype)
-        return GatedMlp(*linears[:2], activation, linears[2]) if isinstance(activation, FusedSilu) else None
+        activation = known["act_fn"] if "act_fn" in known else FusedSilu(gate.dtype)
+        return GatedMlp(gate, up, activation, down) if isinstance(activation, FusedSilu) else None
     known = inner(module)
     router, runner = known.get("gate", known.get("router")), runner_of(known.get("experts"))
     if len(known) != 2 or runner is None or not isinstance(router, FusedRouter):
         return None
     return Mixture(router, runner)
-
-
-def _are_known(linears: Sequence[Linear]) -> bool:
-    return all(isinstance(each, AnyLinear) for each in linears)
-
-
-def _have_kernels(parts: Parts) -> bool:
-    are_norms = all(isinstance(each, FusedRmsNorm) for each in parts.norms)
-    return are_norms and _are_known(parts.linears) and parts.few_rows > 0
 
 
 def _fit(parts: Parts, spec: LayerSpec, num_inputs: int) -> bool:

@@ -14,7 +14,6 @@ from transformers.activations import SiLUActivation
 
 from decoding.core.layer import LayerSpec
 from decoding.errors import PartRefused
-from decoding.model.device.packed_linear import PackedDeviceLinear
 from decoding.model.layers.device_layer import DeviceLayer, DeviceMlp, Norm, OwnMlp, Parts, products_of
 from decoding.model.layers.form import (
     CHILDREN,
@@ -28,6 +27,7 @@ from decoding.model.layers.form import (
 )
 from decoding.model.replacing.replacer import Calls, Place, Rule, check_same
 from decoding.model.seam import Seam
+from decoding.weights.linear import matrix_of
 
 TRIAL_SCALE = 0.01  # of a trial's rows, which are small beside what a layer adds to them
 
@@ -108,7 +108,9 @@ def _norm_of(module: nn.Module) -> Norm | None:
 
 def _shape_of(linear: Any) -> tuple[int, int] | None:
     """[outputs, inputs] of a layer that these kernels go with."""
-    return (linear.out_features, linear.in_features) if type(linear) in (nn.Linear, PackedDeviceLinear) else None
+    matrix = matrix_of(linear)
+    is_known = type(linear) is nn.Linear or (matrix is not None and matrix.form is not None)
+    return (linear.out_features, linear.in_features) if is_known else None
 
 
 def _check_rows(seam: Seam, fused: DeviceLayer, _place: Place, calls: Calls) -> None:

@@ -16,26 +16,7 @@ from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Progra
 from decoding.model.experts.cpu_experts import FusedExperts
 from decoding.model.experts.router import FusedRouter
 from decoding.model.layers.activations import FusedSilu
-from decoding.model.linear.grouped import GroupedLinear
-from decoding.model.linear.int8 import Int8Linear
-from decoding.model.linear.packed import PackedLinear
-from decoding.model.linear.panel_linear import PanelLinear
-
-AnyLinear = (
-    PackedLinear | PanelLinear | Int8Linear | GroupedLinear
-)  # each is a `Linear`; a program may call several kinds
-
-
-class Linear(Protocol):
-    """A linear layer that a program can call for up to `few_rows` rows."""
-
-    shape: tuple[int, int]  # of the weight, [outputs, inputs]
-    few_rows: int
-
-    def ready(self, source: int, rooms: Rooms) -> list[Call]:
-        """The calls that prepare its input; layers of its kind with the same input share them."""
-
-    def call(self, source: int, target: int, rooms: Rooms) -> Call: ...
+from decoding.weights.matrix import Matrix
 
 
 class Mlp(Protocol):
@@ -51,13 +32,13 @@ class Mlp(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GatedMlp:
-    gate: Linear
-    up: Linear
+    gate: Matrix
+    up: Matrix
     activation: FusedSilu
-    down: Linear
+    down: Matrix
 
     @property
-    def linears(self) -> tuple[Linear, ...]:
+    def linears(self) -> tuple[Matrix, ...]:
         return (self.gate, self.up, self.down)
 
     @property
@@ -101,11 +82,10 @@ class Mixture:
         ]
 
 
-def linear_phases(rooms: Rooms, source: int, *layers: tuple[Linear, int]) -> list[list[Call]]:
-    """Calls of linear layers that share one input. layers: each with the address that it writes to."""
-    kinds = {type(layer): layer for layer, _ in layers}
-    ready = [call for layer in kinds.values() for call in layer.ready(source, rooms)]
-    products = [layer.call(source, target, rooms) for layer, target in layers]
+def linear_phases(rooms: Rooms, source: int, *layers: tuple[Matrix, int]) -> list[list[Call]]:
+    """Calls of matrices that share one input, and what prepares it. layers: each with the address that it writes to."""
+    ready = list(dict.fromkeys(call for matrix, _ in layers for call in matrix.ready(source, rooms)))
+    products = [matrix.call(source, target, rooms) for matrix, target in layers]
     return [ready, products] if ready else [products]
 
 

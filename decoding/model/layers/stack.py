@@ -22,11 +22,11 @@ from decoding.kernels.cpu.rows import COSINES, IDS, SINES, look_up
 from decoding.model.features import FeatureTap
 from decoding.model.layers.cpu_layer import FusedLayer, LayerCalls, Parts
 from decoding.model.layers.cpu_parts import OTHER_BITS
-from decoding.model.layers.mlp import AnyLinear
 from decoding.model.layers.norms import FusedRmsNorm
-from decoding.model.linear.grouped import GroupedEmbedding
 from decoding.model.replacing.replacer import Calls, Place, Rule
 from decoding.model.replacing.row_safe import RotaryTable
+from decoding.weights.linear import matrix_of
+from decoding.weights.matrix import Matrix
 
 # Shape suffixes: L layers, M tokens and padding, T the most tokens, R tokens that need logits, E width, V vocabulary.
 OTHER_FORM = "it has other parts than models of Llama's form"
@@ -40,14 +40,21 @@ class Output(NamedTuple):
     logits: torch.Tensor
 
 
+class Ends(NamedTuple):
+    """What is looked up first and multiplied by last."""
+
+    embedding: Matrix
+    head: Matrix
+
+
 class Modules(NamedTuple):
     """A model's modules, all in one dtype."""
 
-    embedding: nn.Embedding | GroupedEmbedding
+    embedding: nn.Module
     rotary: RotaryTable
     layers: tuple[FusedLayer, ...]
     norm: FusedRmsNorm
-    head: AnyLinear
+    head: nn.Module
 
 
 class StackProgram:
@@ -56,12 +63,12 @@ class StackProgram:
 
     def __init__(
         self,
-        embedding: nn.Embedding | GroupedEmbedding,
+        ends: Ends,
         layers: Sequence[tuple[Parts, LayerSpec]],
         norm: FusedRmsNorm,
-        head: AnyLinear,
         rooms: Rooms,
     ) -> None:
+        embedding, head = ends
         width = norm.width
         self.few_rows = min(head.few_rows, *(parts.few_rows for parts, _ in layers))
         self.hidden_LTE = torch.zeros(len(layers) + 1, self.few_rows, width, dtype=rooms.dtype)
@@ -69,7 +76,8 @@ class StackProgram:
         places = [hidden_TE.data_ptr() for hidden_TE in self.hidden_LTE]
         calls = [LayerCalls(parts, spec, rooms, place) for (parts, spec), place in zip(layers, places, strict=False)]
         normed, asked = rooms.numbers("normed", width), rooms.numbers("asked", width)
-        embed = embedding_call(embedding, places[0])
+        embed = embedding.look_up_call(places[0])
+        assert embed is not None
         pick = Call(look_up, (normed, asked, 0, 0, width * rooms.dtype.itemsize, 0))
         of_asked = [pick, *head.ready(asked, rooms), head.call(asked, 0, rooms)]
         norms = [*(parts.input_norm for parts, _ in layers), norm]
@@ -77,7 +85,7 @@ class StackProgram:
         self._program = program = Program(phases)
         self._embed, self._asked = program.fields_of(embed), [program.fields_of(call) for call in of_asked]
         self._rotations = program.fields_of_all(calls[0].rotate)
-        self._attentions, self._num_logits = program.fields_of_all(attend), head.out_features
+        self._attentions, self._num_logits = program.fields_of_all(attend), head.shape[0]
 
     def run(
         self,
@@ -102,13 +110,13 @@ class StackProgram:
 
 
 class Stack:
-    """Replaces the model's forward. taps: given the layers' inputs here, since their hooks run only with many
-    tokens."""
+    """Replaces the model's forward. ends: of its modules. taps: given the layers' inputs here, since their hooks run
+    only with many tokens."""
 
-    def __init__(self, modules: Modules, taps: Sequence[FeatureTap]) -> None:
+    def __init__(self, modules: Modules, ends: Ends, taps: Sequence[FeatureTap]) -> None:
         self._modules, self._taps, layers = modules, taps, modules.layers
         parts = [(layer.parts, layer.spec) for layer in layers]
-        self._program = StackProgram(modules.embedding, parts, modules.norm, modules.head, layers[0].rooms)
+        self._program = StackProgram(ends, parts, modules.norm, layers[0].rooms)
         self._group = layers[0].spec.group
 
     def __call__(
@@ -142,9 +150,14 @@ class Stack:
         return logits_1RV
 
 
-def are_known_ends(rotary: object, norm: object, head: object) -> bool:
-    """Whether a program can take these from a model: its rotary tables, final norm, and what gives logits."""
-    return isinstance(rotary, RotaryTable) and isinstance(norm, FusedRmsNorm) and isinstance(head, AnyLinear)
+def ends_of(embedding: nn.Module, rotary: object, norm: object, head: nn.Module) -> Ends | None:
+    """What a program can take of a model's first and last modules; None where one has another form or no kernel."""
+    looked_up, multiplied = matrix_of(embedding), matrix_of(head)
+    if not isinstance(rotary, RotaryTable) or not isinstance(norm, FusedRmsNorm):
+        return None
+    if looked_up is None or looked_up.look_up_call(0) is None or multiplied is None or multiplied.few_rows == 0:
+        return None
+    return Ends(looked_up, multiplied)
 
 
 def stack_rule(taps: Sequence[FeatureTap], check: Callable[[Stack], bool]) -> Rule:
@@ -164,17 +177,10 @@ def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack:
     if parts.keys() != OF_DECODER:
         raise PartRefused(OTHER_FORM)
     layers, norm, rotary, head = tuple(parts["layers"]), parts["norm"], parts["rotary_emb"], children["lm_head"]
-    if not are_known_ends(rotary, norm, head) or head.few_rows == 0 or not _are_alike(layers):
+    ends = ends_of(parts["embed_tokens"], rotary, norm, head)
+    if ends is None or not _are_alike(layers):
         raise PartRefused(OTHER_PARTS)
-    return Stack(Modules(parts["embed_tokens"], rotary, layers, norm, head), taps)
-
-
-def embedding_call(embedding: nn.Embedding | GroupedEmbedding, target: int) -> Call:
-    """Looks up the tokens whose ids' address is in the field `IDS`."""
-    if isinstance(embedding, GroupedEmbedding):
-        return embedding.call(target)
-    table_VE = embedding.weight.detach()
-    return Call(look_up, (table_VE.data_ptr(), target, 0, 0, table_VE.shape[1] * table_VE.itemsize, 0))
+    return Stack(Modules(parts["embed_tokens"], rotary, layers, norm, head), ends, taps)
 
 
 def _between(

@@ -22,12 +22,12 @@ from decoding.model.blueprint import num_tensors, num_weights, read_config
 from decoding.model.files.gguf_place import gguf_paths
 from decoding.model.files.quantized_checkpoint import Shards
 from decoding.model.files.skeleton import empty_model, fill, num_bytes_of
-from decoding.model.files.weight import DenseWeight, Target
-from decoding.model.linear.sizes import num_weights_in
 from decoding.model.loading import shards_of
 from decoding.model.memory import check_weights_fit
 from decoding.model.parallel.collectives import Ranks
 from decoding.model.replacing.replacer import Place, Rule, replace
+from decoding.weights.linear import num_weights_in
+from decoding.weights.matrix import Matrix, Target
 
 # Shape suffixes: O outputs, I input width.
 MODEL_TYPES = ("llama", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
@@ -121,7 +121,7 @@ def summing_rule(ranks: Ranks, device: torch.device) -> Rule:
     return Rule("parts summed over ranks", lambda place: place.name in LAST, lambda place: [part_of(place)], put=put)
 
 
-def divide(model: PreTrainedModel, files: Shards, share: Share) -> dict[str, DenseWeight]:
+def divide(model: PreTrainedModel, files: Shards, share: Share) -> dict[str, Matrix]:
     """Narrow the layers of a model without weights to this share; that share of the files, by the model's names."""
     weights = {name: _share(files, name, tuple(each.shape), share) for name, each in model.named_parameters()}
     if model.config.tie_word_embeddings:
@@ -163,13 +163,13 @@ def _empty(tensor: torch.Tensor) -> nn.Parameter:
     return nn.Parameter(torch.empty_like(tensor, memory_format=torch.contiguous_format), requires_grad=False)
 
 
-def _share(files: Shards, name: str, shape: tuple[int, ...], share: Share) -> DenseWeight:
+def _share(files: Shards, name: str, shape: tuple[int, ...], share: Share) -> Matrix:
     """The share of one parameter. shape: of the whole. A bias that is added to a sum over ranks is rank 0's alone."""
     *_, module, kind = name.split(".")
     if module == "experts":
         return _share_of_experts(files, name, shape, share)
     if module in ROW_PARALLEL and kind == "bias" and share.rank > 0:
-        return DenseWeight(name, shape, lambda: torch.zeros(shape))
+        return Matrix.of_floats(shape, lambda: torch.zeros(shape))
     cuts = [slice(None)] * len(shape)
     if module in COLUMN_PARALLEL:
         cuts[0] = share.part(shape[0])
@@ -178,7 +178,7 @@ def _share(files: Shards, name: str, shape: tuple[int, ...], share: Share) -> De
     return _part(files, name, shape, cuts)
 
 
-def _share_of_experts(files: Shards, name: str, shape: tuple[int, ...], share: Share) -> DenseWeight:
+def _share_of_experts(files: Shards, name: str, shape: tuple[int, ...], share: Share) -> Matrix:
     """Files have the layers of each expert apart, and gate and up as well."""
     base, _, kind = name.rpartition(".")
     is_down, inner = kind == "down_proj", shape[2] if kind == "down_proj" else shape[1] // 2
@@ -191,18 +191,18 @@ def _share_of_experts(files: Shards, name: str, shape: tuple[int, ...], share: S
     ]
 
     def read() -> torch.Tensor:
-        return torch.stack([torch.cat([each.read() for each in expert]) for expert in parts])
+        return torch.stack([torch.cat([each.dense(torch.float32) for each in expert]) for expert in parts])
 
     length = inner // share.size
-    return DenseWeight(name, (shape[0], shape[1], length) if is_down else (shape[0], 2 * length, shape[2]), read)
+    return Matrix.of_floats((shape[0], shape[1], length) if is_down else (shape[0], 2 * length, shape[2]), read)
 
 
-def _part(files: Shards, name: str, shape: tuple[int, ...], cuts: Sequence[slice]) -> DenseWeight:
+def _part(files: Shards, name: str, shape: tuple[int, ...], cuts: Sequence[slice]) -> Matrix:
     """A part of a tensor of the files, which must have this shape; a tied head, which they lack, is never read."""
     if name in files and files.shape(name) != shape:
         raise ConfigError(f"its weights do not fit its config.json: {name} {files.shape(name)} instead of {shape}")
     own = tuple(len(range(length)[cut]) for length, cut in zip(shape, cuts, strict=True))
-    return DenseWeight(name, own, lambda: files.read(name, *cuts))
+    return Matrix.of_floats(own, lambda: files.read(name, *cuts))
 
 
 def _summed(ranks: Ranks, _module: nn.Module, _inputs: Any, output: Any) -> Any:

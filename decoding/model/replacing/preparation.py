@@ -18,8 +18,7 @@ from decoding.model.experts.cpu_experts import TOGETHER, Mixtures
 from decoding.model.experts.separate import SERVED
 from decoding.model.features import FeatureTap
 from decoding.model.layers.stack import Stack, stack_rule
-from decoding.model.linear.packed import num_few_rows
-from decoding.model.linear.roundings import check_rounding, round_weights
+from decoding.model.linear.packed import round_weights
 from decoding.model.replacing.replacer import Forwards, Place, Report, replace, replace_one
 from decoding.model.replacing.rules import (
     LAYERS,
@@ -32,6 +31,8 @@ from decoding.model.replacing.rules import (
 from decoding.model.seam import Seam
 from decoding.model.state.state_seam import StateSeam
 from decoding.model.step_forward import StepForward
+from decoding.weights.linear import num_few_rows
+from decoding.weights.rounding import check_rounding
 
 
 class Preparation:

@@ -20,11 +20,11 @@ from decoding.model.layers.activations import silu_rule
 from decoding.model.layers.norms import norm_rule
 from decoding.model.linear import exact as linear_exact
 from decoding.model.linear.packed import packing_rule
-from decoding.model.linear.panel_linear import has_panels
 from decoding.model.replacing.replacer import Replacements, Rule
 from decoding.model.replacing.row_safe import ACTIVATIONS, ROTARIES
 from decoding.model.replacing.row_safe import REPLACED as ROW_SAFE
 from decoding.model.seam import Seam
+from decoding.weights.matrix import has_panels
 
 CPU = torch.device("cpu")
 

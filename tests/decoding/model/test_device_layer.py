@@ -23,16 +23,15 @@ from decoding.cache.kv_cache import KvCache
 from decoding.cache.step_tensors import StepBuffers, StepTensors, room_of
 from decoding.config import EngineConfig
 from decoding.model.device.graph_runner import GraphRunner
-from decoding.model.device.packed_linear import PackedDeviceLinear
-from decoding.model.device.packed_matrix import packed_matrix
-from decoding.model.linear.groups import dequantized
 from decoding.model.parallel.shards import summing_rule
 from decoding.model.replacing import replacer
 from decoding.model.replacing.replacer import Forwards, Replaced
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
+from decoding.weights.groups import dequantized
 from tests.decoding.model.device.test_graph_runner import SAME, steps
-from tests.decoding.model.device.test_packed_linear import groups_of
+from tests.decoding.weights.test_device_codes import groups_of
+from tests.matrices import linear_on_device
 from tests.models import tiny
 from tests.recording import RecordingCapture
 from tests.row_exact import use_row_exact_products
@@ -254,9 +253,8 @@ def test_packed_layers_are_multiplied_one_by_one() -> None:
             shape = (module.out_features, module.in_features)
             groups = groups_of(shape, 8, 32, 1, 128)
             groups = replace(groups, scales_OG=groups.scales_OG / 64, minima_OG=groups.minima_OG / 64)
-            packed = packed_matrix([groups], shape, 1, torch.device("cpu"))
             bias_O = None if module.bias is None else module.bias.detach()
-            own.model.layers.set_submodule(name, PackedDeviceLinear(packed, bias_O, torch.float32))
+            own.model.layers.set_submodule(name, linear_on_device(groups, bias_O))
             module.weight.data = dequantized(groups)
     model, fusion = fused(own)
     assert told(fusion) == (1, ())

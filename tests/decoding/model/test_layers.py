@@ -18,13 +18,13 @@ from decoding.model.layers.activations import REPLACED, FusedSilu
 from decoding.model.layers.cpu_layer import FusedLayer
 from decoding.model.layers.mlp import FusedMlp
 from decoding.model.layers.stack import Stack, stack_of
-from decoding.model.linear import readers
-from decoding.model.linear.int8 import can_round_to_int8
 from decoding.model.replacing.replacer import Forwards, ReplacedFunctions, replace
 from decoding.model.replacing.rules import LAYERS
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
-from tests.decoding.model.test_panels import DTYPES
+from decoding.weights import readers
+from decoding.weights.rounding import can_round_to_int8
+from tests.decoding.weights.test_float_panels import DTYPES
 from tests.models import tiny
 from tests.trees import random_parents
 

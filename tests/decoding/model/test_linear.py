@@ -11,12 +11,14 @@ from transformers.pytorch_utils import Conv1D
 
 from decoding.model.layers.norms import FusedRmsNorm, norm_rule
 from decoding.model.linear import exact as exact_linear
-from decoding.model.linear import packed
 from decoding.model.linear.exact import REPLACED, row_exact_linear
-from decoding.model.linear.packed import PackedLinear, can_pack, num_packed_shapes, packing_rule
-from decoding.model.linear.panel_linear import PanelLinear
+from decoding.model.linear.packed import packing_rule
 from decoding.model.replacing.replacer import ReplacedFunctions, replace
 from decoding.model.replacing.row_safe import ACTIVATIONS, ROTARIES, RotaryTable, RowSafeActivation, safe_length
+from decoding.weights.linear import Linear, num_packed_shapes
+from decoding.weights.numbers import onednn_floats
+from decoding.weights.numbers.float_panels import FloatPanels
+from decoding.weights.numbers.onednn_floats import can_pack
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -49,13 +51,13 @@ def test_packing_drops_the_originals_and_reads_the_transposed_kind() -> None:
     expected = transposed(rows)
     holder = nn.Sequential(transposed)
     replace(holder, [packing_rule()])
-    assert isinstance(holder[0], PackedLinear | PanelLinear)
+    assert isinstance(holder[0], Linear)
     assert sum(parameter.numel() for parameter in holder.parameters()) == 0
     torch.testing.assert_close(holder(rows), expected)
 
 
 def test_layers_of_a_shape_whose_bits_few_rows_change_in_onednn_are_panels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "exact_row_limit", lambda *_: 0)
+    monkeypatch.setattr(onednn_floats, "exact_row_limit", lambda *_: 0)
     torch.manual_seed(0)
     layers = [nn.Linear(64, 96), nn.Linear(96, 40, bias=False)]
     holder = nn.Sequential(*layers)
@@ -63,7 +65,7 @@ def test_layers_of_a_shape_whose_bits_few_rows_change_in_onednn_are_panels(monke
     with torch.inference_mode():
         expected = holder(rows)
         replace(holder, [packing_rule()])
-        assert [type(layer) for layer in holder] == [PanelLinear, PanelLinear]
+        assert [type(layer.matrix.numbers) for layer in holder] == [FloatPanels, FloatPanels]
         found = holder(rows)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
         for start, count in [(0, 1), *PLACES, *LARGE_PLACES]:

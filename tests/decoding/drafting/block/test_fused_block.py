@@ -16,7 +16,7 @@ from decoding.drafting.block.network import BlockHead, BlockLayer
 from decoding.drafting.eagle.kept_features import FeatureRows
 from decoding.model.target_model import TargetModel
 from tests.blocks import corrected_fields, fields_of, new_block
-from tests.decoding.model.test_panels import DTYPES
+from tests.decoding.weights.test_float_panels import DTYPES
 from tests.models import tiny
 
 SLIDING = ["sliding_attention", "full_attention"]

@@ -16,7 +16,7 @@ from decoding.drafting.eagle import loaded_head
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.drafting.eagle.network import HeadLayer
 from decoding.model.target_model import TargetModel
-from tests.decoding.model.test_panels import DTYPES
+from tests.decoding.weights.test_float_panels import DTYPES
 from tests.heads import fields_of, new_head
 from tests.models import tiny
 from tests.trees import random_parents

@@ -15,18 +15,17 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from decoding.attention.reference import ReferenceAttention
 from decoding.model.experts.gates import gate_of
 from decoding.model.experts.separate import CHILD, ExpertLayers, SeparateExperts, adopt, own_forward
-from decoding.model.linear.groups import dequantized, quantized
 from decoding.model.replacing import replacer
 from decoding.model.replacing.replacer import Report
 from decoding.model.seam import Seam
+from decoding.weights.groups import dequantized, quantized
+from tests.matrices import linear_on_device
 from tests.models import tiny
 from tests.recording import RecordingCapture
 from tests.row_exact import use_row_exact_dots
 
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
-from decoding.model.device.packed_linear import PackedDeviceLinear
-from decoding.model.device.packed_matrix import packed_matrix
 from decoding.model.experts.device_experts import OTHER_FORM, OTHER_PACKING, GroupedExperts, packed_rule, whole_rule
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted where there is no GPU")
@@ -115,7 +114,7 @@ def packed_layers(num_outputs: int, width: int, bits: int, zero: int | None) -> 
     """A layer of random numbers, and one of the numbers that these are packed to."""
     groups = quantized(torch.randn(num_outputs, width) * width**-0.5, bits)
     groups = groups if zero is None else replace(groups, minima_OG=zero * groups.scales_OG)
-    packed = PackedDeviceLinear(packed_matrix([groups], (num_outputs, width), 1, CPU), None, torch.float32)
+    packed = linear_on_device(groups)
     plain = nn.Linear(width, num_outputs, bias=False)
     plain.weight = nn.Parameter(dequantized(groups))
     return packed, plain

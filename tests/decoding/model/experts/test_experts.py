@@ -15,13 +15,13 @@ from decoding.model.experts.gates import ClampedGate, GateKernel
 from decoding.model.experts.reading import NO_KERNEL, separating_rule
 from decoding.model.experts.separate import SERVED, ExpertLayers, SeparateExperts, own_forward
 from decoding.model.layers.activations import FusedSilu
-from decoding.model.linear.grouped import GroupedLinear
-from decoding.model.linear.groups import quantized
-from decoding.model.linear.int8 import Int8Linear, can_round_to_int8
-from decoding.model.linear.panel_linear import has_panels
 from decoding.model.replacing.replacer import replace
 from decoding.model.self_test import long_chain
 from decoding.model.target_model import TargetModel
+from decoding.weights.kinds import INT4, INT8, KINDS
+from decoding.weights.linear import Linear
+from decoding.weights.matrix import Matrix, Target, has_panels
+from decoding.weights.rounding import can_round_to_int8
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -33,10 +33,8 @@ LIMIT = 2.0
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None, form: str) -> nn.Module:
-    if form == "int8":
-        return Int8Linear(weight, bias)
-    if form == "int4":
-        return GroupedLinear([quantized(weight, 4)], (weight.shape[0], weight.shape[1]), bias, torch.float32)
+    if form in (INT4, INT8):
+        return Linear(Matrix.of(weight, bias).rounded(KINDS[form]).packed(Target(weight.dtype, CPU, is_packed=True)))
     plain = nn.Linear(weight.shape[1], weight.shape[0], bias is not None)
     with torch.no_grad():
         plain.weight.copy_(weight)

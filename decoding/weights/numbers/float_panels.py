@@ -1,8 +1,8 @@
-"""Our own multiplication with weights that oneDNN packed, for the few rows of a decode step.
+"""Floats in panels that our own kernel reads: of our packing, or oneDNN's, for the few rows of a decode step.
 
 oneDNN packs most layers in panels of 64 outputs and sums their input in blocks. If a trial shows that our kernel, which
 sums in the same blocks, gives the same bits, either may multiply a row.
-Invariant: there is one copy of the weights, which the packed tensor owns.
+Invariant: a row's result has the same bits whatever other rows there are.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 
 import torch
+from torch.nn.functional import pad
 
 from decoding.kernels.cpu.products.panels import (
     NUM_FIELDS,
@@ -20,10 +21,12 @@ from decoding.kernels.cpu.products.panels import (
     multiply_floats,
     multiply_halves,
 )
-from decoding.kernels.cpu.program import SOURCE, TARGET, Call, Team
+from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
 from decoding.kernels.processor import multiplies_halves
+from decoding.weights.numbers.numbers import Numbers, address_of, padded_bias
 
-# Shape suffixes: M rows, I input width, O output width.
+# Shape suffixes: M rows, I input width, O output width; P panels, S steps.
+STEP_WORD = torch.int32  # as wide as a step
 TRIAL_ROWS, MOST_TRIAL_ROWS = 16, 512
 TRIAL_NUMBERS = 1 << 19  # results to compare: another order of sums changes one bfloat16 number in ten thousand
 USUAL_BLOCKS = (512, 1024, 256, 2048, 4096)  # lengths of a block to try, in numbers of the input
@@ -34,9 +37,10 @@ Fields = ctypes.c_int64 * NUM_FIELDS
 Multiply = Callable[[torch.Tensor], torch.Tensor]  # [M, I] to [M, O]
 
 
-class Panels:
-    """The panels of one packed tensor. block: the number of steps that are summed before they are added to the
-    total."""
+class FloatPanels(Numbers):
+    """block: the number of steps that are summed before they are added to the total."""
+
+    few_rows = MOST_ROWS
 
     def __init__(
         self, packed: torch.Tensor, bias_O: torch.Tensor | None, shape: tuple[int, int], dtype: torch.dtype, block: int
@@ -44,17 +48,17 @@ class Panels:
         """packed: by oneDNN, or a tensor that is panels already. shape: of the weight, [O, I]."""
         num_outputs, width = shape
         num_panels = -(-num_outputs // PANEL)
-        self.block = block
+        self.shape, self.dtype, self.block = shape, dtype, block
         self._packed = packed
-        self._bias = None if bias_O is None else _whole_panels(bias_O, num_panels)
-        self._num_outputs, self._dtype = num_outputs, dtype
+        self._bias = padded_bias(bias_O, num_panels * PANEL)
         self._is_small = num_outputs * width * dtype.itemsize < ALONE_BYTES
         self.row_steps = {SOURCE: width * dtype.itemsize, TARGET: num_outputs * dtype.itemsize}
         address = torch.ops.mkldnn.data_ptr(packed) if packed.is_mkldnn else packed.data_ptr()
-        leap = (torch.ops.mkldnn._nbytes(packed) if packed.is_mkldnn else packed.nbytes) // num_panels
+        self.num_bytes = torch.ops.mkldnn._nbytes(packed) if packed.is_mkldnn else packed.nbytes
+        leap = self.num_bytes // num_panels
         self._constants = (  # the kernel's fields after COUNTER
             address,
-            0 if self._bias is None else self._bias.data_ptr(),
+            address_of(self._bias),
             width * dtype.itemsize // STEP_BYTES,
             block,
             leap,
@@ -63,19 +67,26 @@ class Panels:
             dtype.itemsize,
         )
         self._share = multiply_halves if dtype == torch.bfloat16 else multiply_floats
+        self.form = FloatPanels, shape, self._share
         self._team = Team(self._share)
 
+    @classmethod
+    def of(cls, floats: Numbers, bias_O: torch.Tensor | None, dtype: torch.dtype, _device: torch.device) -> FloatPanels:
+        """In panels of our own packing, for what oneDNN never multiplies."""
+        weight_OI = floats.dense(dtype)
+        num_outputs, width = weight_OI.shape
+        return cls(_in_panels(weight_OI), bias_O, (num_outputs, width), dtype, width * dtype.itemsize // STEP_BYTES)
+
     def multiply(self, input: torch.Tensor) -> torch.Tensor:
-        """[..., I] to [..., O]: each row with the bits that oneDNN gives it in a call with several rows."""
-        input = input.contiguous()
-        output = torch.empty(*input.shape[:-1], self._num_outputs, dtype=self._dtype)
-        num_rows = output.numel() // self._num_outputs
+        """Each row with the bits that oneDNN gives it in a call with several rows, if oneDNN packed."""
+        input, (num_outputs, _) = input.contiguous(), self.shape
+        output = torch.empty(*input.shape[:-1], num_outputs, dtype=self.dtype)
+        num_rows = output.numel() // num_outputs
         fields = Fields(input.data_ptr(), output.data_ptr(), num_rows, 0, *self._constants)
         self._team.run(ctypes.addressof(fields), 1 if self._is_small else torch.get_num_threads())
         return output
 
-    def call(self, source: int, target: int) -> Call:
-        """A program's call of `multiply`, between two addresses."""
+    def call(self, source: int, target: int, _rooms: Rooms) -> Call:
         return Call(self._share, (source, target, 0, 0, *self._constants))
 
 
@@ -86,7 +97,7 @@ def panels_a_claim(num_panels: int, panel_bytes: int) -> int:
 
 def fitting_panels(
     packed: torch.Tensor, bias_O: torch.Tensor | None, shape: tuple[int, int], dtype: torch.dtype, multiply: Multiply
-) -> Panels | None:
+) -> FloatPanels | None:
     """Panels that read `packed` and give the bits of `multiply`, found by trial; None if no block length does."""
     if not _can_read(packed, shape, dtype):
         return None
@@ -94,7 +105,7 @@ def fitting_panels(
     rows_MI = torch.randn(num_rows, shape[1], generator=torch.Generator().manual_seed(0)).to(dtype)
     expected_MO = torch.cat([multiply(few_MI) for few_MI in torch.split(rows_MI, TRIAL_ROWS)])
     for block in _blocks(shape[1], dtype):
-        panels = Panels(packed, bias_O, shape, dtype, block)
+        panels = FloatPanels(packed, bias_O, shape, dtype, block)
         if torch.equal(panels.multiply(rows_MI), expected_MO):
             return panels
     return None
@@ -116,7 +127,7 @@ def _blocks(width: int, dtype: torch.dtype) -> Iterator[int]:
     return (each // places_a_step for each in places)
 
 
-def _whole_panels(bias_O: torch.Tensor, num_panels: int) -> torch.Tensor:
-    bias = torch.zeros(num_panels * PANEL)
-    bias[: len(bias_O)] = bias_O
-    return bias
+def _in_panels(weight_OI: torch.Tensor) -> torch.Tensor:
+    """[P, S, PANEL]: for each step along the input four bytes of each output, with zeros after the last output."""
+    words_OS = pad(weight_OI, (0, 0, 0, -len(weight_OI) % PANEL)).contiguous().view(STEP_WORD)
+    return words_OS.view(-1, PANEL, words_OS.shape[1]).transpose(1, 2).contiguous()

@@ -1,4 +1,4 @@
-"""GGUF's number formats: blocks of bytes to groups of small integers, and to floats where they are floats.
+"""GGUF's kinds unpacked: blocks of bytes, uint8 [N, bytes], to groups of small integers, a function a kind.
 
 Formats: ggml's `block_*` structures and dequantize_row_* functions (ggml-common.h, ggml-quants.c). Knows no file.
 Invariant: scale * code - minimum is what ggml computes, up to the rounding of one float32 product.
@@ -6,43 +6,14 @@ Invariant: scale * code - minimum is what ggml computes, up to the rounding of o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 
-from decoding.kernels.cpu.gguf_codes import codes_of, five_bits, four_bits, q4_k, q5_k, q6_k, six_bits
-from decoding.model.linear.groups import Groups
+from decoding.kernels.cpu import gguf_codes
+from decoding.kernels.cpu.gguf_codes import codes_of, five_bits, four_bits, six_bits
+from decoding.weights.groups import Parts
 
-# Shape suffixes: N blocks, O outputs, I input width.
-FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 IQ4_LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 MXFP4_LEVELS = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the numbers
-Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # codes [N, values], scales and minima [N, groups]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockFormat:
-    """num_bytes: of a block. bits, group: of the `Groups` made of it. read: uint8 [N, bytes] to its parts."""
-
-    num_bytes: int
-    bits: int
-    group: int
-    read: Callable[[torch.Tensor], Parts]
-
-
-def groups_of(rows: torch.Tensor, type_name: str) -> Groups:
-    """rows: uint8 [O, bytes of a row]. type_name: of `BLOCK_FORMATS`."""
-    form = BLOCK_FORMATS[type_name]
-    num_rows = len(rows)
-    codes, scales, minima = form.read(rows.reshape(-1, form.num_bytes))
-    return Groups(
-        codes.reshape(num_rows, -1),
-        scales.reshape(num_rows, -1).contiguous(),
-        minima.reshape(num_rows, -1).contiguous(),
-        form.bits,
-        form.group,
-    )
 
 
 def _half(blocks: torch.Tensor, start: int) -> torch.Tensor:
@@ -59,34 +30,34 @@ def _centred(codes: torch.Tensor, scales: torch.Tensor, zero: int) -> Parts:
     return codes, scales, zero * scales
 
 
-def _q8_0(blocks: torch.Tensor) -> Parts:
+def q8_0(blocks: torch.Tensor) -> Parts:
     return _centred(blocks[:, 2:] ^ 128, _half(blocks, 0), 128)  # a signed byte and 128
 
 
-def _q4_0(blocks: torch.Tensor) -> Parts:
+def q4_0(blocks: torch.Tensor) -> Parts:
     return _centred(codes_of(four_bits, blocks, 32), _half(blocks, 0), 8)
 
 
-def _q4_1(blocks: torch.Tensor) -> Parts:
+def q4_1(blocks: torch.Tensor) -> Parts:
     return codes_of(four_bits, blocks, 32), _half(blocks, 0), -_half(blocks, 2)
 
 
-def _q5_0(blocks: torch.Tensor) -> Parts:
+def q5_0(blocks: torch.Tensor) -> Parts:
     return _centred(codes_of(five_bits, blocks, 32), _half(blocks, 0), 16)
 
 
-def _q5_1(blocks: torch.Tensor) -> Parts:
+def q5_1(blocks: torch.Tensor) -> Parts:
     return codes_of(five_bits, blocks, 32), _half(blocks, 0), -_half(blocks, 2)
 
 
-def _q2_k(blocks: torch.Tensor) -> Parts:
+def q2_k(blocks: torch.Tensor) -> Parts:
     packed = blocks[:, 16:80].reshape(-1, 2, 1, 32)
     codes = (packed >> _shifts(0, 2, 4, 6)) & 3
     factors = blocks[:, :16]
     return codes.reshape(-1, 256), _half(blocks, 80) * (factors & 15), _half(blocks, 82) * (factors >> 4)
 
 
-def _q3_k(blocks: torch.Tensor) -> Parts:
+def q3_k(blocks: torch.Tensor) -> Parts:
     """A set bit of the mask adds 4 to a code, which stands for 4 less."""
     low = (blocks[:, 32:96].reshape(-1, 2, 1, 32) >> _shifts(0, 2, 4, 6)) & 3
     high = (blocks[:, :32].reshape(-1, 1, 1, 32) >> _shifts(*range(8)).view(2, 4, 1)) & 1
@@ -104,26 +75,26 @@ def _six_bits(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return factors[:, :8], factors[:, 8:]
 
 
-def _q4_k(blocks: torch.Tensor) -> Parts:
+def q4_k(blocks: torch.Tensor) -> Parts:
     scales, minima = _six_bits(blocks)
-    return codes_of(q4_k, blocks, 256), _half(blocks, 0) * scales, _half(blocks, 2) * minima
+    return codes_of(gguf_codes.q4_k, blocks, 256), _half(blocks, 0) * scales, _half(blocks, 2) * minima
 
 
-def _q5_k(blocks: torch.Tensor) -> Parts:
+def q5_k(blocks: torch.Tensor) -> Parts:
     scales, minima = _six_bits(blocks)
-    return codes_of(q5_k, blocks, 256), _half(blocks, 0) * scales, _half(blocks, 2) * minima
+    return codes_of(gguf_codes.q5_k, blocks, 256), _half(blocks, 0) * scales, _half(blocks, 2) * minima
 
 
-def _q6_k(blocks: torch.Tensor) -> Parts:
+def q6_k(blocks: torch.Tensor) -> Parts:
     scales = _half(blocks, 208) * blocks[:, 192:208].contiguous().view(torch.int8)
-    return _centred(codes_of(q6_k, blocks, 256), scales, 32)
+    return _centred(codes_of(gguf_codes.q6_k, blocks, 256), scales, 32)
 
 
-def _iq4_nl(blocks: torch.Tensor) -> Parts:
+def iq4_nl(blocks: torch.Tensor) -> Parts:
     return _centred(_looked_up(_nibbles(blocks[:, 2:]), IQ4_LEVELS), _half(blocks, 0), -min(IQ4_LEVELS))
 
 
-def _iq4_xs(blocks: torch.Tensor) -> Parts:
+def iq4_xs(blocks: torch.Tensor) -> Parts:
     low = torch.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), 2).reshape(-1, 8)
     high = (blocks[:, 2:4].reshape(-1, 2, 1) >> torch.tensor((0, 2, 4, 6), dtype=torch.uint8) & 3).reshape(-1, 8)
     codes = _nibbles(blocks[:, 8:].reshape(-1, 8, 16)).reshape(-1, 256)
@@ -131,7 +102,7 @@ def _iq4_xs(blocks: torch.Tensor) -> Parts:
     return _centred(_looked_up(codes, IQ4_LEVELS), scales, -min(IQ4_LEVELS))
 
 
-def _mxfp4(blocks: torch.Tensor) -> Parts:
+def mxfp4(blocks: torch.Tensor) -> Parts:
     return mxfp4_parts(_nibbles(blocks[:, 1:]), blocks[:, :1])
 
 
@@ -150,20 +121,3 @@ def _looked_up(codes: torch.Tensor, levels: tuple[int, ...]) -> torch.Tensor:
 def _shifts(*bits: int) -> torch.Tensor:
     """[number, 1]: to be broadcast over bytes."""
     return torch.tensor(bits, dtype=torch.uint8)[:, None]
-
-
-BLOCK_FORMATS = {
-    "Q8_0": BlockFormat(34, 8, 32, _q8_0),
-    "Q4_0": BlockFormat(18, 4, 32, _q4_0),
-    "Q4_1": BlockFormat(20, 4, 32, _q4_1),
-    "Q5_0": BlockFormat(22, 5, 32, _q5_0),
-    "Q5_1": BlockFormat(24, 5, 32, _q5_1),
-    "Q2_K": BlockFormat(84, 4, 16, _q2_k),
-    "Q3_K": BlockFormat(110, 4, 16, _q3_k),
-    "Q4_K": BlockFormat(144, 4, 32, _q4_k),
-    "Q5_K": BlockFormat(176, 5, 32, _q5_k),
-    "Q6_K": BlockFormat(210, 6, 16, _q6_k),
-    "IQ4_NL": BlockFormat(18, 8, 32, _iq4_nl),
-    "IQ4_XS": BlockFormat(136, 8, 32, _iq4_xs),
-    "MXFP4": BlockFormat(17, 5, 32, _mxfp4),
-}

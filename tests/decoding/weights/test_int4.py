@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 from decoding.config import EngineConfig
-from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
-from decoding.model.linear.int4 import pack_int4
-from decoding.model.linear.packed import can_pack
-from decoding.model.linear.sizes import num_bytes_in
+from decoding.model.linear.packed import round_weights
 from decoding.model.target_model import TargetModel
+from decoding.weights.linear import Embedding, Linear, num_bytes_in
+from decoding.weights.numbers.onednn_floats import can_pack
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -25,16 +24,16 @@ def test_all_layers_are_packed_and_a_tied_head_shares_the_embeddings_memory(is_t
     with torch.inference_mode():
         expected = model(ids).logits
         embedded = model.get_input_embeddings()(ids)
-        pack_int4(model)
+        round_weights("int4", model)
         logits = model(ids).logits
-    layers = [each for each in model.modules() if isinstance(each, GroupedLinear)]
+    layers = [each for each in model.modules() if isinstance(each, Linear)]
     embedding = model.get_input_embeddings()
     assert not any(type(each) in (nn.Linear, nn.Embedding) and each.weight.shape[0] >= 64 for each in model.modules())
-    assert isinstance(embedding, GroupedEmbedding)
-    assert (embedding.packed is model.get_output_embeddings().packed) == is_tied
-    own_bytes = 0 if is_tied else embedding.packed.num_bytes
+    assert isinstance(embedding, Embedding)
+    assert (embedding.matrix is model.get_output_embeddings().matrix) == is_tied
+    own_bytes = 0 if is_tied else embedding.matrix.nbytes
     dense_bytes = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
-    assert num_bytes_in(model) == dense_bytes + own_bytes + sum(each.num_bytes for each in layers)
+    assert num_bytes_in(model) == dense_bytes + own_bytes + sum(each.matrix.nbytes for each in layers)
     assert (embedding(ids) - embedded).norm() < 0.03 * embedded.norm()
     assert (logits - expected).norm() < 0.2 * expected.norm()
 

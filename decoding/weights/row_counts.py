@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from decoding.model.linear.row_limit import MIN_EXACT_ROWS
+from decoding.weights.row_limit import MIN_EXACT_ROWS
 
 STEPS = ((32, 1), (64, 4), (128, 8))  # up to the first number of rows, pad to multiples of the second
 LARGE_STEP = 16

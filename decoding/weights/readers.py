@@ -1,4 +1,4 @@
-"""Measures at load up to how many rows our kernel (see `panels`) is quicker than oneDNN, if both give the same bits.
+"""Measures at load up to how many rows our kernel of panels is quicker than oneDNN, if both give the same bits.
 
 Layers of one shape are measured in turn, so that their weights come from memory as in a step; on one thread and in its
 processor time, which other processes disturb least.
@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 
 from decoding.kernels.cpu.program import MOST_ROWS, one_thread
-from decoding.model.linear.panels import TRIAL_ROWS, Multiply, Panels, fitting_panels
+from decoding.weights.numbers.float_panels import TRIAL_ROWS, FloatPanels, Multiply, fitting_panels
+from decoding.weights.numbers.onednn_floats import OneDnnFloats
 
 # Shape suffixes: M rows, I input width, O output width.
 COUNTS = (1, 4, 16, 64, 256, MOST_ROWS)  # the numbers of rows that are timed
@@ -30,35 +30,24 @@ LEEWAY = 1.15
 Clock = Callable[[], float]
 
 
-class Layer(Protocol):
-    """A packed layer: its packed weight, bias and shape, and oneDNN's multiplication."""
-
-    packed_weight: torch.Tensor
-    bias_O: torch.Tensor | None
-    shape: tuple[int, int]
-    dtype: torch.dtype
-
-    def multiply(self, rows_MI: torch.Tensor) -> torch.Tensor: ...
-
-    def read_panels(self, panels: Panels, most_rows: int) -> None: ...
-
-
-def choose_readers(layers: Sequence[Layer], clock: Clock = time.thread_time) -> None:
+def choose_readers(layers: Sequence[OneDnnFloats], clock: Clock = time.thread_time) -> None:
     """Choose for each layer up to how many rows our kernel multiplies. Layers of one shape get the same choice."""
-    shapes: dict[tuple[object, ...], list[Layer]] = {}
+    shapes: dict[object, list[OneDnnFloats]] = {}
     for layer in layers:
-        shapes.setdefault((layer.shape, layer.dtype, layer.bias_O is None), []).append(layer)
+        shapes.setdefault(layer.code_shape, []).append(layer)
     with torch.inference_mode():
         for alike in shapes.values():
             readers = _all_panels(alike)
             if readers:
                 with one_thread():
-                    most_rows = most_rows_worth(readers, [layer.multiply for layer in alike], alike[0], clock)
+                    most_rows = most_rows_worth(readers, [layer.multiply_at_once for layer in alike], alike[0], clock)
                 for layer, panels in zip(alike, readers, strict=True):
                     layer.read_panels(panels, most_rows)
 
 
-def most_rows_worth(readers: Sequence[Panels], others: Sequence[Multiply], layer: Layer, clock: Clock) -> int:
+def most_rows_worth(
+    readers: Sequence[FloatPanels], others: Sequence[Multiply], layer: OneDnnFloats, clock: Clock
+) -> int:
     """The number of rows up to which `readers` gain most over `others` in total; 0 if they gain nothing.
 
     layer: one of these layers, which all have its shape.
@@ -89,17 +78,17 @@ def _quickest(kinds: Sequence[Sequence[Multiply]], rows_MI: torch.Tensor, clock:
     return [max(sum(kind_seconds), SHORTEST) for kind_seconds in seconds]
 
 
-def _all_panels(alike: Sequence[Layer]) -> list[Panels]:
+def _all_panels(alike: Sequence[OneDnnFloats]) -> list[FloatPanels]:
     """The panels of these layers of one shape; empty if one cannot be read or gives other bits."""
     first = alike[0]
-    fitting = fitting_panels(first.packed_weight, first.bias_O, first.shape, first.dtype, first.multiply)
+    fitting = fitting_panels(first.packed_weight, first.bias_O, first.shape, first.dtype, first.multiply_at_once)
     if fitting is None:
         return []
     rows_MI = torch.randn(TRIAL_ROWS, first.shape[1], generator=torch.Generator().manual_seed(1)).to(first.dtype)
     found = [fitting]
     for layer in alike[1:]:
-        panels = Panels(layer.packed_weight, layer.bias_O, layer.shape, layer.dtype, fitting.block)
-        if not torch.equal(panels.multiply(rows_MI), layer.multiply(rows_MI)):
+        panels = FloatPanels(layer.packed_weight, layer.bias_O, layer.shape, layer.dtype, fitting.block)
+        if not torch.equal(panels.multiply(rows_MI), layer.multiply_at_once(rows_MI)):
             return []
         found.append(panels)
     return found

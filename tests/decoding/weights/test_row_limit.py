@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from decoding.model.linear.packed import PackedLinear, can_pack
-from decoding.model.linear.row_limit import MIN_EXACT_ROWS, exact_row_limit, piece_sizes, run_in_pieces
+from decoding.weights.numbers.onednn_floats import OneDnnFloats, can_pack
+from decoding.weights.row_limit import MIN_EXACT_ROWS, exact_row_limit, piece_sizes, run_in_pieces
 
 DTYPES = [torch.float32, torch.bfloat16]
 WIDTH, OUT_WIDTH = 24, 1000
@@ -77,10 +77,10 @@ def test_a_packed_linear_with_a_limit_runs_more_rows_in_pieces(dtype: torch.dtyp
     torch.manual_seed(0)
     stock = nn.Linear(64, 96).to(dtype)
     with torch.inference_mode():
-        packed = PackedLinear(stock.weight.detach(), stock.bias.detach())
+        packed = OneDnnFloats(stock.weight.detach(), stock.bias.detach())
         rows = torch.randn(1, 70, 64).to(dtype)
-        pieces = torch.cat([packed.multiply(piece) for piece in rows[0].split([8] * 8 + [6])])
+        pieces = torch.cat([packed.multiply_at_once(piece) for piece in rows[0].split([8] * 8 + [6])])
         packed.limit_rows(8)
-        assert torch.equal(packed(rows), pieces[None])
-        assert torch.equal(packed(rows[:, :8]), packed.multiply(rows[0, :8])[None])
-        assert packed(rows[:, :0]).shape == (1, 0, 96)
+        assert torch.equal(packed.multiply(rows), pieces[None])
+        assert torch.equal(packed.multiply(rows[:, :8]), packed.multiply_at_once(rows[0, :8])[None])
+        assert packed.multiply(rows[:, :0]).shape == (1, 0, 96)

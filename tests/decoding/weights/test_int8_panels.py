@@ -10,9 +10,12 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from decoding.config import EngineConfig
-from decoding.model.linear.int8 import Int8Linear, can_round_to_int8, round_linears
-from decoding.model.linear.sizes import num_bytes_in, num_weights_in
+from decoding.model.linear.packed import round_linears
 from decoding.model.target_model import TargetModel
+from decoding.weights.kinds import INT8, KINDS
+from decoding.weights.linear import Linear, num_bytes_in, num_weights_in
+from decoding.weights.numbers.int8_panels import Int8Panels
+from decoding.weights.rounding import can_round_to_int8
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -38,7 +41,7 @@ def check(shape: tuple[int, int], dtype: torch.dtype) -> None:
     weight, rows = torch.randn(out_width, width).to(dtype), torch.randn(300, width).to(dtype)
     weight[2], rows[3] = 0, 0
     bias = torch.randn(out_width).to(dtype) if width != 64 else None
-    layer = Int8Linear(weight, bias)
+    layer = Int8Panels(weight, bias).multiply
     whole = layer(rows)
     assert torch.equal(whole, by_the_book(rows, weight, bias))
     for start, count in [*((0, count) for count in range(1, 71)), (299, 1), (20, 280)]:
@@ -55,7 +58,8 @@ def test_outputs_are_scaled_integer_sums_for_any_number_of_rows(shape: tuple[int
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_infinities_and_what_is_no_number_spoil_their_rows_alone(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    layer, rows = Int8Linear(torch.randn(100, 96).to(dtype), None), torch.randn(5, 96).to(dtype)
+    layer = Int8Panels(torch.randn(100, 96).to(dtype), None).multiply
+    rows = torch.randn(5, 96).to(dtype)
     clean = layer(rows)
     rows[1, 3], rows[3, 90] = math.nan, math.inf
     spoilt = layer(rows)
@@ -69,8 +73,8 @@ def test_rounding_replaces_all_but_the_narrowest_and_keeps_no_second_copy() -> N
     model = nn.Sequential(nn.Linear(64, 64), transposed, nn.Linear(128, 8))
     rows = torch.randn(9, 64)
     expected = model(rows)
-    round_linears(model)
-    assert [type(each) for each in model] == [Int8Linear, Int8Linear, nn.Linear]
+    round_linears(model, KINDS[INT8])
+    assert [type(each) for each in model] == [Linear, Linear, nn.Linear]
     assert num_bytes_in(model) == 64 * 64 + 64 * 128 + 8 * (64 + 128) + 4 * (128 * 8 + 8)
     assert num_weights_in(model) == 64 * 64 + 64 * 128 + 128 * 8 + 8
     assert sum(each.numel() for each in model.parameters()) == 128 * 8 + 8

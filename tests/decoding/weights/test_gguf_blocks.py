@@ -6,10 +6,10 @@ import pytest
 import torch
 from gguf.quants import dequantize
 
-from decoding.model.files.gguf_file import TYPES
-from decoding.model.files.gguf_types import BLOCK_FORMATS, FLOATS, groups_of
-from decoding.model.linear.groups import dequantized
+from decoding.weights.groups import dequantized, groups_of
+from decoding.weights.kinds import KINDS
 
+BLOCKS = [name for name, kind in KINDS.items() if kind.number is not None and not kind.is_float]
 # Where each format keeps its float16 numbers, whose bits are not to be random: they would be infinite.
 HALVES = {
     "Q2_K": (80, 82),
@@ -24,7 +24,7 @@ HALVES = {
 
 def random_rows(name: str, num_rows: int, num_blocks: int, exponents: tuple[int, int]) -> np.ndarray:
     random = np.random.default_rng(len(name) * 7 + num_rows)
-    num_bytes = BLOCK_FORMATS[name].num_bytes
+    num_bytes = KINDS[name].num_bytes
     blocks = random.integers(0, 256, (num_rows * num_blocks, num_bytes), np.uint8)
     if name == "MXFP4":
         blocks[:, 0] = random.integers(1, 252, len(blocks))
@@ -35,11 +35,13 @@ def random_rows(name: str, num_rows: int, num_blocks: int, exponents: tuple[int,
 
 
 @pytest.mark.parametrize("exponents", [(-8, -4), (-24, 15)], ids=["usual", "wild"])
-@pytest.mark.parametrize("name", BLOCK_FORMATS)
+@pytest.mark.parametrize("name", BLOCKS)
 def test_a_format_is_what_the_reference_makes_of_it(name: str, exponents: tuple[int, int]) -> None:
     rows = random_rows(name, 5, 3, exponents)
     expected = dequantize(rows, gguf.GGMLQuantizationType[name])
-    groups = groups_of(torch.from_numpy(rows), name)
+    kind = KINDS[name]
+    parts = kind.unpack()(torch.from_numpy(rows).reshape(-1, kind.num_bytes))
+    groups = groups_of(parts, len(rows), kind.bits, kind.group)
     assert int(groups.codes_OI.max()) < 2**groups.bits
     found = dequantized(groups).numpy()
     assert found.shape == expected.shape
@@ -48,7 +50,7 @@ def test_a_format_is_what_the_reference_makes_of_it(name: str, exponents: tuple[
 
 
 def test_sizes_and_names_are_those_of_the_reference() -> None:
-    for number, (name, values, num_bytes) in TYPES.items():
-        assert gguf.GGMLQuantizationType(number).name == name
-        assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(number)] == (values, num_bytes)
-        assert name in FLOATS or BLOCK_FORMATS[name].num_bytes == num_bytes
+    for kind in KINDS.values():
+        if kind.number is not None:
+            assert gguf.GGMLQuantizationType(kind.number).name == kind.name
+            assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind.number)] == (kind.values, kind.num_bytes)

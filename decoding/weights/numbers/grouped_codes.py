@@ -1,7 +1,6 @@
-"""Linear layers and embeddings whose weights stay packed in small integers, see `Layout`.
+"""Small integers in groups as the CPU's kernels read them, see `Layout`.
 
-Knows no file formats and no rounding of weights. Invariant: only the packed matrix is kept, once; an embedding and a
-head that are tied share it.
+Knows no kinds. Invariant: only the packed integers are kept, once.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional
 
 from decoding.kernels.cpu.products.grouped.layout import BLOCK, ROW_RECORD, STEPS, Layout
@@ -23,12 +21,13 @@ from decoding.kernels.cpu.products.grouped.records import NUM_FIELDS as NUM_ROUN
 from decoding.kernels.cpu.products.grouped.records import round_blocks
 from decoding.kernels.cpu.products.panels import PANEL
 from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
-from decoding.model.linear.groups import Groups
-from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
+from decoding.weights.groups import HAS_MINIMA, Groups, factors_of, has_zero_point, joined, rows_of, zero_point
+from decoding.weights.numbers.float_panels import ALONE_BYTES, panels_a_claim
+from decoding.weights.numbers.numbers import Numbers, address_of, padded_bias
+from decoding.weights.numbers.stored_codes import StoredCodes
 
 # Shape suffixes: M rows, O outputs, I input width, G groups; P panels, B blocks, S steps, N bytes.
-HAS_MINIMA = -1  # instead of a zero point
-LARGEST_EXPONENT = 14  # of a row's scales and minima as float16, after its factor is taken out
+PAIR_BYTES = 4  # of a group's scale and minimum
 Fields = ctypes.c_int64 * NUM_FIELDS
 RoundingFields = ctypes.c_int64 * NUM_ROUNDING_FIELDS
 LookingFields = ctypes.c_int64 * NUM_LOOKING_FIELDS
@@ -51,7 +50,7 @@ class PackedGroups:
                 self.layout = Layout(groups.bits, groups.group)
                 self.zero = zero_point(groups.scales_OG, groups.minima_OG, groups.bits)
                 self._packed = self._room()
-            if self.zero != HAS_MINIMA and not _has_zero_point(groups.scales_OG, groups.minima_OG, self.zero):
+            if self.zero != HAS_MINIMA and not has_zero_point(groups.scales_OG, groups.minima_OG, self.zero):
                 self._keep_minima(num_packed)
             self._store(groups, num_packed)
             num_packed += len(groups.codes_OI)
@@ -114,129 +113,93 @@ class PackedGroups:
         self.factors[:num_packed] *= 2**8
 
 
-class GroupedLinear(nn.Module):
-    """Replaces an `nn.Linear` whose inputs and outputs are `dtype`, float32 or bfloat16."""
+class GroupedCodes(Numbers):
+    """Multiplied and looked up in `dtype`, float32 or bfloat16."""
+
+    few_rows = MOST_ROWS
 
     def __init__(
         self, slices: Iterable[Groups], shape: tuple[int, int], bias_O: torch.Tensor | None, dtype: torch.dtype
     ) -> None:
         """slices: the rows of the matrix in order, packed one by one; all of the same bits and group."""
-        super().__init__()
-        self.out_features, self.in_features = self.shape = shape
-        self.weight = torch.empty(0, dtype=dtype)  # modelling code reads its dtype and device
+        self.shape, self.dtype = shape, dtype
         self.packed = packed = PackedGroups(slices, shape)
-        self._dtype = dtype
-        self._bias = None if bias_O is None else torch.zeros(packed.num_panels * PANEL)
-        if self._bias is not None and bias_O is not None:
-            self._bias[: self.out_features] = bias_O
+        self._bias = padded_bias(bias_O, packed.num_panels * PANEL)
         self._row_bytes = packed.num_blocks * ROW_RECORD
         panel_bytes = packed.num_blocks * packed.record
         self._is_small = packed.num_panels * panel_bytes < ALONE_BYTES
+        num_outputs, width = shape
         self._constants = (
             packed.address,
             packed.record,
             packed.num_blocks,
             packed.factors.data_ptr(),
-            0 if self._bias is None else self._bias.data_ptr(),
-            self.out_features,
+            address_of(self._bias),
+            num_outputs,
             panels_a_claim(packed.num_panels, panel_bytes),
             dtype.itemsize,
             packed.zero,
         )
+        self._widths = width, packed.num_blocks, dtype.itemsize
         self.num_bytes = packed.num_bytes
-        self.few_rows = MOST_ROWS  # the most rows of a program
-        self.row_steps = {SOURCE: self._row_bytes, TARGET: self.out_features * dtype.itemsize}
+        self.row_steps = {SOURCE: self._row_bytes, TARGET: num_outputs * dtype.itemsize}
         self._share = SHARES[packed.layout.bits, packed.layout.group]
-        self._team, self._rounding = Team(self._share), Team(round_blocks)
+        self.form = GroupedCodes, shape, self._share
+        self._team, self._rounding, self._looking = Team(self._share), Team(round_blocks), Team(look_up_groups)
 
-    def __call__(self, input: torch.Tensor) -> torch.Tensor:  # skips nn.Module's hooks, which cost microseconds
-        input = input.contiguous()
-        output = torch.empty(*input.shape[:-1], self.out_features, dtype=self._dtype)
-        num_rows, num_threads = output.numel() // self.out_features, torch.get_num_threads()
+    @classmethod
+    def of(
+        cls, codes: StoredCodes, bias_O: torch.Tensor | None, dtype: torch.dtype, _device: torch.device
+    ) -> GroupedCodes:
+        return cls(codes.slices(), codes.shape, bias_O, dtype)
+
+    @staticmethod
+    def bytes_of(codes: StoredCodes) -> int:
+        """That they would take, if groups have minima."""
+        num_outputs, width = codes.shape
+        return num_outputs * (width * codes.bits // 8 + -(-width // codes.group) * PAIR_BYTES)
+
+    def multiply(self, input: torch.Tensor) -> torch.Tensor:
+        input, (num_outputs, _) = input.contiguous(), self.shape
+        output = torch.empty(*input.shape[:-1], num_outputs, dtype=self.dtype)
+        num_rows, num_threads = output.numel() // num_outputs, torch.get_num_threads()
         records = torch.empty(num_rows * self._row_bytes, dtype=torch.uint8)
-        rounding = RoundingFields(input.data_ptr(), records.data_ptr(), num_rows, 0, *self._widths())
+        rounding = RoundingFields(input.data_ptr(), records.data_ptr(), num_rows, 0, *self._widths)
         self._rounding.run(ctypes.addressof(rounding), num_threads if records.numel() > ALONE_BYTES else 1)
         fields = Fields(records.data_ptr(), output.data_ptr(), num_rows, 0, *self._constants)
         self._team.run(ctypes.addressof(fields), 1 if self._is_small else num_threads)
         return output
 
-    def ready(self, source: int, rooms: Rooms) -> list[Call]:
-        """A program's call that rounds the input's rows to records."""
-        records = rooms.room("records", self._row_bytes)
-        return [Call(round_blocks, (source, records, 0, 0, *self._widths()))]
-
-    def call(self, _source: int, target: int, rooms: Rooms) -> Call:
-        """A program's call that multiplies the records from `ready`."""
-        return Call(self._share, (rooms.room("records", self._row_bytes), target, 0, 0, *self._constants))
-
-    def _widths(self) -> tuple[int, int, int]:
-        return self.in_features, self.packed.num_blocks, self._dtype.itemsize
-
-
-class GroupedEmbedding(nn.Module):
-    """Replaces an `nn.Embedding`: looks up rows of a layer's matrix, in the layer's dtype."""
-
-    def __init__(self, linear: GroupedLinear) -> None:
-        super().__init__()
-        self.num_embeddings, self.embedding_dim = linear.shape
-        self.weight = torch.empty(0, dtype=linear.weight.dtype)  # modelling code reads its dtype and device
-        self.packed = linear.packed
-        self._team = Team(look_up_groups)
-
-    def __call__(self, input: torch.Tensor) -> torch.Tensor:
-        """int64 [...] to [..., E]"""
-        ids, dtype = input.contiguous(), self.weight.dtype
-        assert len(ids.ravel()) == 0 or (int(ids.min()) >= 0 and int(ids.max()) < self.num_embeddings), ids
-        output = torch.empty(*ids.shape, self.embedding_dim, dtype=dtype)
-        places = (self.packed.address, output.data_ptr(), ids.numel(), 0, self.embedding_dim, ids.data_ptr())
-        fields = LookingFields(*places, *self.packed.look_up_fields(dtype))
-        self._team.run(ctypes.addressof(fields), 1)
+    def look_up(self, ids: torch.Tensor) -> torch.Tensor:
+        ids, (num_outputs, width) = ids.contiguous(), self.shape
+        assert len(ids.ravel()) == 0 or (int(ids.min()) >= 0 and int(ids.max()) < num_outputs), ids
+        output = torch.empty(*ids.shape, width, dtype=self.dtype)
+        places = (self.packed.address, output.data_ptr(), ids.numel(), 0, width, ids.data_ptr())
+        fields = LookingFields(*places, *self.packed.look_up_fields(self.dtype))
+        self._looking.run(ctypes.addressof(fields), 1)
         return output
 
-    def call(self, target: int) -> Call:
-        """A program's call that looks up the ids, whose address each step writes into the field `IDS`."""
-        places = (self.packed.address, target, 0, 0, self.embedding_dim, 0)
-        return Call(look_up_groups, (*places, *self.packed.look_up_fields(self.weight.dtype)))
+    def ready(self, source: int, rooms: Rooms) -> list[Call]:
+        """Rounds the input's rows to records."""
+        records = rooms.room("records", self._row_bytes)
+        return [Call(round_blocks, (source, records, 0, 0, *self._widths))]
+
+    def call(self, _source: int, target: int, rooms: Rooms) -> Call:
+        return Call(self._share, (rooms.room("records", self._row_bytes), target, 0, 0, *self._constants))
+
+    def look_up_call(self, target: int) -> Call:
+        places = (self.packed.address, target, 0, 0, self.shape[1], 0)
+        return Call(look_up_groups, (*places, *self.packed.look_up_fields(self.dtype)))
 
 
 def _whole_panels(slices: Iterable[Groups]) -> Iterator[Groups]:
     """The same rows in slices of whole panels, but for the last."""
     rest: Groups | None = None
     for each in slices:
-        groups = each if rest is None else _joined(rest, each)
+        groups = each if rest is None else joined(rest, each)
         end = len(groups.codes_OI) // PANEL * PANEL
         if end:
-            yield _rows(groups, slice(0, end))
-        rest = _rows(groups, slice(end, None)) if end < len(groups.codes_OI) else None
+            yield rows_of(groups, slice(0, end))
+        rest = rows_of(groups, slice(end, None)) if end < len(groups.codes_OI) else None
     if rest is not None:
         yield rest
-
-
-def _joined(one: Groups, other: Groups) -> Groups:
-    assert (one.bits, one.group) == (other.bits, other.group), (one.bits, one.group, other.bits, other.group)
-    codes_OI = torch.cat((one.codes_OI, other.codes_OI))
-    scales_OG, minima_OG = torch.cat((one.scales_OG, other.scales_OG)), torch.cat((one.minima_OG, other.minima_OG))
-    return Groups(codes_OI, scales_OG, minima_OG, one.bits, one.group)
-
-
-def _rows(groups: Groups, rows: slice) -> Groups:
-    return Groups(groups.codes_OI[rows], groups.scales_OG[rows], groups.minima_OG[rows], groups.bits, groups.group)
-
-
-def zero_point(scales_OG: torch.Tensor, minima_OG: torch.Tensor, bits: int) -> int:
-    """The zero point of all groups; `HAS_MINIMA` if there is none."""
-    place = int((scales_OG != 0).flatten().byte().argmax())  # that has a scale
-    ratio = float(minima_OG.flatten()[place] / scales_OG.flatten()[place])
-    zero = round(ratio) if 0 <= ratio < 2**bits else 0
-    return zero if _has_zero_point(scales_OG, minima_OG, zero) else HAS_MINIMA
-
-
-def _has_zero_point(scales_OG: torch.Tensor, minima_OG: torch.Tensor, zero: int) -> bool:
-    return torch.equal(minima_OG, scales_OG * zero)
-
-
-def factors_of(pairs: Iterable[torch.Tensor]) -> torch.Tensor:
-    """[O]: powers of two that bring each row's largest number near the end of float16's range."""
-    largest_O = torch.stack([each_OG.abs().amax(1) for each_OG in pairs]).amax(0)
-    exponents_O = torch.frexp(largest_O).exponent - LARGEST_EXPONENT
-    return torch.where(largest_O > 0, torch.ldexp(torch.ones_like(largest_O), exponents_O.clamp(-120, 120)), 1.0)

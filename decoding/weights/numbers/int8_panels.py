@@ -1,4 +1,4 @@
-"""Linear layers with int8 weights on the CPU, with one scale for each output and one for each row of the input.
+"""int8 weights as the CPU's kernels read them, with one scale for each output and one for each row of the input.
 
 Integer sums are exact, so a row's result has the same bits whatever other rows there are.
 Invariant: only the integers and scales of the weights are kept.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 
 import torch
-from torch import nn
 
 from decoding.kernels.cpu.products.int8 import (
     LARGEST,
@@ -23,87 +22,77 @@ from decoding.kernels.cpu.products.int8 import (
 )
 from decoding.kernels.cpu.products.panels import PANEL, STEP_BYTES
 from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
-from decoding.kernels.processor import multiplies_bytes
-from decoding.model.linear.packed import can_pack, linears_of
-from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
+from decoding.weights.numbers.float_panels import ALONE_BYTES, panels_a_claim
+from decoding.weights.numbers.numbers import Numbers, address_of, padded_bias
 
 # Shape suffixes: M rows, I input width, O output width, P panels, S steps.
-FEWEST_OUTPUTS = PANEL  # smaller layers, such as routers of experts, keep their precision
 SCALE_BYTES = 4
 SLICE = 4096  # the outputs whose weights are rounded at a time
 Fields = ctypes.c_int64 * NUM_FIELDS
 RoundingFields = ctypes.c_int64 * NUM_ROUNDING_FIELDS
 
 
-class Int8Linear(nn.Module):
-    """Replaces an `nn.Linear` whose inputs and outputs are float32 or bfloat16."""
+class Int8Panels(Numbers):
+    """Of float32 or bfloat16 weights, which are also what goes in and comes out."""
+
+    few_rows = MOST_ROWS
 
     def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = self.shape = (weight_OI.shape[0], weight_OI.shape[1])
-        self.weight = torch.empty(0, dtype=weight_OI.dtype)  # modelling code reads its dtype and device
-        self._dtype = weight_OI.dtype
-        num_panels, num_steps = -(-self.out_features // PANEL), -(-self.in_features // STEP_BYTES)
+        self.dtype = weight_OI.dtype
+        num_outputs, width = self.shape = (weight_OI.shape[0], weight_OI.shape[1])
+        num_panels, num_steps = -(-num_outputs // PANEL), -(-width // STEP_BYTES)
         self._integers = torch.zeros(num_panels, num_steps, PANEL, STEP_BYTES, dtype=torch.int8)
         self._starts, self._scales = torch.zeros(num_panels * PANEL, dtype=torch.int32), torch.zeros(num_panels * PANEL)
-        self._bias = None if bias_O is None else torch.zeros(num_panels * PANEL)
-        if self._bias is not None and bias_O is not None:
-            self._bias[: self.out_features] = bias_O
-        for start in range(0, self.out_features, SLICE):
+        self._bias = padded_bias(bias_O, num_panels * PANEL)
+        for start in range(0, num_outputs, SLICE):
             self._store(weight_OI[start : start + SLICE].float(), start)
         self._padded_width = num_steps * STEP_BYTES
+        self._widths = width, self._padded_width, self.dtype.itemsize
         self._is_small = self._integers.numel() < ALONE_BYTES
         self._constants = (
             self._integers.data_ptr(),
-            0 if self._bias is None else self._bias.data_ptr(),
+            address_of(self._bias),
             num_steps,
             self._starts.data_ptr(),
             self._scales.data_ptr(),
-            self.out_features,
+            num_outputs,
             panels_a_claim(num_panels, self._padded_width * PANEL),
-            self._dtype.itemsize,
+            self.dtype.itemsize,
         )
         self.num_bytes = self._integers.numel() + 8 * len(self._scales)
-        self._share = multiply_to_halves if self._dtype == torch.bfloat16 else multiply_to_floats
-        self._team = Team(self._share)
-        self.few_rows = MOST_ROWS  # the most rows of a program
+        self._share = multiply_to_halves if self.dtype == torch.bfloat16 else multiply_to_floats
+        self.form = Int8Panels, self.shape, self._share
         self.row_steps = {
             SOURCE: self._padded_width,
-            TARGET: self.out_features * self._dtype.itemsize,
+            TARGET: num_outputs * self.dtype.itemsize,
             ROW_SCALES: SCALE_BYTES,
         }
-        self._rounding = Team(round_rows)
+        self._team, self._rounding = Team(self._share), Team(round_rows)
 
-    def __call__(self, input: torch.Tensor) -> torch.Tensor:  # skips nn.Module's hooks, which cost microseconds
-        input = input.contiguous()
-        output = torch.empty(*input.shape[:-1], self.out_features, dtype=self._dtype)
-        num_rows, num_threads = output.numel() // self.out_features, torch.get_num_threads()
+    @classmethod
+    def of(cls, floats: Numbers, bias_O: torch.Tensor | None, dtype: torch.dtype, _device: torch.device) -> Int8Panels:
+        return cls(floats.dense(dtype), bias_O)
+
+    def multiply(self, input: torch.Tensor) -> torch.Tensor:
+        input, (num_outputs, _) = input.contiguous(), self.shape
+        output = torch.empty(*input.shape[:-1], num_outputs, dtype=self.dtype)
+        num_rows, num_threads = output.numel() // num_outputs, torch.get_num_threads()
         integers_MI = torch.empty(num_rows, self._padded_width, dtype=torch.uint8)
         scales_M = torch.empty(num_rows)
-        rounding = RoundingFields(
-            input.data_ptr(),
-            integers_MI.data_ptr(),
-            num_rows,
-            0,
-            scales_M.data_ptr(),
-            self.in_features,
-            self._padded_width,
-            self._dtype.itemsize,
-        )
+        rows = (input.data_ptr(), integers_MI.data_ptr(), num_rows, 0)
+        rounding = RoundingFields(*rows, scales_M.data_ptr(), *self._widths)
         self._rounding.run(ctypes.addressof(rounding), num_threads if integers_MI.numel() > ALONE_BYTES else 1)
-        rows = (integers_MI.data_ptr(), output.data_ptr(), num_rows, 0, scales_M.data_ptr())
-        fields = Fields(*rows, *self._constants)
+        rows = (integers_MI.data_ptr(), output.data_ptr(), num_rows, 0)
+        fields = Fields(*rows, scales_M.data_ptr(), *self._constants)
         self._team.run(ctypes.addressof(fields), 1 if self._is_small else num_threads)
         return output
 
     def ready(self, source: int, rooms: Rooms) -> list[Call]:
-        """A program's call that rounds the input's rows to integers."""
+        """Rounds the input's rows to integers."""
         integers, scales = self._rounded_in(rooms)
-        widths = (self.in_features, self._padded_width, self._dtype.itemsize)
-        return [Call(round_rows, (source, integers, 0, 0, scales, *widths))]
+        return [Call(round_rows, (source, integers, 0, 0, scales, *self._widths))]
 
     def call(self, _source: int, target: int, rooms: Rooms) -> Call:
-        """A program's call that multiplies the integers from `ready`."""
         integers, scales = self._rounded_in(rooms)
         return Call(self._share, (integers, target, 0, 0, scales, *self._constants))
 
@@ -122,18 +111,3 @@ class Int8Linear(nn.Module):
         self._integers[first : first + num_panels] = panels_PSOI
         self._starts[start : start + num_outputs] = -ZERO_POINT * integers_OI.sum(1, dtype=torch.int32)
         self._scales[start : start + num_outputs] = scales_O
-
-
-def can_round_to_int8(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the processor has int8 dot products, and can pack layers of `dtype` at all."""
-    return device.type == "cpu" and multiplies_bytes() and can_pack(device, dtype)
-
-
-def round_linears(model: nn.Module, but: str = "") -> None:
-    """Replace the linear layers of `model`, the head included, by int8 ones. Originals are dropped.
-
-    but: the name of layers that are not replaced.
-    """
-    for parent, name, weight_OI, bias_O in linears_of(model):
-        if len(weight_OI) >= FEWEST_OUTPUTS and name != but:
-            setattr(parent, name, Int8Linear(weight_OI, bias_O))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
-from decoding.model.linear.groups import Groups, dequantized, quantized, symmetric
+from decoding.weights.groups import Groups, dequantized, quantized, rows_of, symmetric
+from decoding.weights.numbers.grouped_codes import GroupedCodes
 
 KINDS = [(bits, group) for bits in (4, 5, 6, 8) for group in (16, 32)]
 SHAPES = [(64, 64), (101, 97), (7, 33), (130, 1030), (200, 16)]  # outputs and inputs
@@ -69,7 +69,7 @@ def check(shape: tuple[int, int], kind: tuple[int, int], dtype: torch.dtype, zer
     bias = torch.randn(shape[0]).to(dtype) if shape[0] != 64 else None
     rows = torch.randn(80, shape[1]).to(dtype)
     rows[3], rows[4], rows[5] = 0, rows[4] * 1e-36, rows[5] * 1e9
-    layer = GroupedLinear([groups], shape, bias, dtype)
+    layer = GroupedCodes([groups], shape, bias, dtype).multiply
     whole = layer(rows)
     assert torch.equal(whole, by_the_book(rows, groups, bias))
     for start, count in [*((0, count) for count in range(1, 41)), (79, 1), (20, 60)]:
@@ -92,7 +92,7 @@ def test_outputs_are_scaled_integer_sums_in_one_order_for_any_number_of_rows(
 def test_an_embedding_looks_up_the_weights(kind: tuple[int, int], dtype: torch.dtype) -> None:
     for zero in (None, 7):
         groups = random_groups((101, 97), *kind, zero)
-        embedding = GroupedEmbedding(GroupedLinear([groups], (101, 97), None, dtype))
+        embedding = GroupedCodes([groups], (101, 97), None, dtype).look_up
         ids = torch.randint(0, 101, (3, 50))
         assert torch.equal(embedding(ids), dequantized(groups)[ids].to(dtype))
 
@@ -100,25 +100,22 @@ def test_an_embedding_looks_up_the_weights(kind: tuple[int, int], dtype: torch.d
 def test_slices_of_any_size_make_one_matrix() -> None:
     whole = random_groups((300, 97), 5, 32)
     whole.minima_OG[:150] = whole.scales_OG[:150] * 16  # until here one zero point would do
-    parts = [
-        Groups(whole.codes_OI[rows], whole.scales_OG[rows], whole.minima_OG[rows], 5, 32)
-        for rows in (slice(0, 10), slice(10, 150), slice(150, 151), slice(151, 300))
-    ]
+    parts = [rows_of(whole, rows) for rows in (slice(0, 10), slice(10, 150), slice(150, 151), slice(151, 300))]
     rows = torch.randn(5, 97)
-    layer = GroupedLinear(iter(parts), (300, 97), None, torch.float32)
-    assert torch.equal(layer(rows), GroupedLinear([whole], (300, 97), None, torch.float32)(rows))
+    layer = GroupedCodes(iter(parts), (300, 97), None, torch.float32).multiply
+    assert torch.equal(layer(rows), GroupedCodes([whole], (300, 97), None, torch.float32).multiply(rows))
     assert torch.equal(layer(rows), by_the_book(rows, whole, None))
 
 
 def test_bytes_are_those_of_codes_scales_and_minima_unless_one_zero_point_does() -> None:
     for (bits, group), zero in ((kind, zero) for kind in KINDS for zero in (None, 3)):
-        layer = GroupedLinear([random_groups((128, 256), bits, group, zero)], (128, 256), None, torch.float32)
+        layer = GroupedCodes([random_groups((128, 256), bits, group, zero)], (128, 256), None, torch.float32)
         scale_bytes = 128 * 256 // group * (2 if zero is not None else 4)
         assert layer.num_bytes == 128 * 256 * bits // 8 + scale_bytes + 128 * 4
 
 
 def test_infinities_and_what_is_no_number_spoil_their_rows_alone() -> None:
-    layer = GroupedLinear([random_groups((100, 96), 4, 32)], (100, 96), None, torch.float32)
+    layer = GroupedCodes([random_groups((100, 96), 4, 32)], (100, 96), None, torch.float32).multiply
     rows = torch.randn(5, 96)
     clean = layer(rows)
     rows[1, 3], rows[3, 90] = math.nan, math.inf
@@ -151,4 +148,4 @@ def test_symmetric_codes_have_a_zero_and_half_a_scale_of_error() -> None:
     assert int((groups.codes_OI.int() - 128).abs().max()) == 127
     assert not dequantized(groups)[2].any()
     assert bool(((dequantized(groups) - weight).abs() <= 0.501 * scales).all())
-    assert GroupedLinear([groups], (5, 70), None, torch.float32).packed.zero == 128
+    assert GroupedCodes([groups], (5, 70), None, torch.float32).packed.zero == 128

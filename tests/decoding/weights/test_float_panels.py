@@ -11,28 +11,30 @@ import pytest
 import torch
 from torch import nn
 
-from decoding.model.linear.packed import PackedLinear, num_few_rows, packing_rule
-from decoding.model.linear.panels import Panels, fitting_panels
-from decoding.model.linear.readers import COUNTS, ROUNDS, most_rows_worth
-from decoding.model.linear.row_counts import code_bytes, padded
+from decoding.model.linear.packed import packing_rule
 from decoding.model.replacing.replacer import replace
+from decoding.weights.linear import num_few_rows
+from decoding.weights.numbers.float_panels import FloatPanels, fitting_panels
+from decoding.weights.numbers.onednn_floats import OneDnnFloats
+from decoding.weights.readers import COUNTS, ROUNDS, most_rows_worth
+from decoding.weights.row_counts import code_bytes, padded
 from tests.levels import PAIRS_NEED
 
 DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=PAIRS_NEED)]
 SHAPES = [(64, 96), (256, 64), (688, 257), (100, 97), (2050, 130), (768, 640), (36, 1)]  # input and output widths
 
 
-def packed_layer(width: int, out_width: int, dtype: torch.dtype, has_bias: bool = True) -> PackedLinear:
+def packed_layer(width: int, out_width: int, dtype: torch.dtype, has_bias: bool = True) -> OneDnnFloats:
     torch.manual_seed(width + out_width)
     stock = nn.Linear(width, out_width, bias=has_bias).to(dtype)
     with torch.inference_mode():
-        return PackedLinear(stock.weight.detach(), stock.bias.detach() if has_bias else None)
+        return OneDnnFloats(stock.weight.detach(), stock.bias.detach() if has_bias else None)
 
 
-def panels_of(layer: PackedLinear) -> Panels | None:
+def panels_of(layer: OneDnnFloats) -> FloatPanels | None:
     if torch.__version__ < "2.12" and layer.dtype == torch.float32:
         pytest.skip("oneDNN of torch 2.11 packs float32 in another way")
-    return fitting_panels(layer.packed_weight, layer.bias_O, layer.shape, layer.dtype, layer.multiply)
+    return fitting_panels(layer.packed_weight, layer.bias_O, layer.shape, layer.dtype, layer.multiply_at_once)
 
 
 @pytest.mark.usefixtures("num_threads")
@@ -47,7 +49,7 @@ def test_every_row_count_gives_the_bits_of_a_lone_row_and_of_the_packed_layer(
         return
     assert panels is not None
     rows = torch.randn(300, shape[0]).to(dtype)
-    expected = layer.multiply(rows)
+    expected = layer.multiply_at_once(rows)
     alone = torch.cat([panels.multiply(row[None]) for row in torch.split(rows, 1) for row in row])
     assert torch.equal(alone, expected)
     for count in (*range(1, 71), 255, 256, 257, 300):
@@ -67,7 +69,7 @@ def test_float32_outputs_are_sums_of_blocks_in_order_of_the_input(block: int) ->
             product = rows.numpy()[:, place, None].astype(np.float64) * weight.numpy()[None, :, place]
             part = (part + product).astype(np.float32)
         total += part
-    panels = Panels(packed, None, layer.shape, torch.float32, block)
+    panels = FloatPanels(packed, None, layer.shape, torch.float32, block)
     np.testing.assert_array_equal(panels.multiply(rows).numpy(), total)
 
 
@@ -88,13 +90,15 @@ def test_infinities_and_what_is_no_number_stay_in_their_rows(dtype: torch.dtype)
 
 def test_a_layer_that_gives_other_bits_is_left_to_onednn() -> None:
     layer = packed_layer(96, 100, torch.float32)
-    backwards = layer.in_features - 1 - torch.arange(layer.in_features)
-    mirrored = PackedLinear(torch.randn(100, 96)[:, backwards], None)
+    backwards = 95 - torch.arange(96)
+    mirrored = OneDnnFloats(torch.randn(100, 96)[:, backwards], None)
     shape, dtype = layer.shape, layer.dtype
-    assert fitting_panels(layer.packed_weight, layer.bias_O, shape, dtype, mirrored.multiply) is None
-    assert fitting_panels(layer.packed_weight, layer.bias_O, (101, 97), dtype, layer.multiply) is None  # beyond its end
+    assert fitting_panels(layer.packed_weight, layer.bias_O, shape, dtype, mirrored.multiply_at_once) is None
+    assert (
+        fitting_panels(layer.packed_weight, layer.bias_O, (101, 97), dtype, layer.multiply_at_once) is None
+    )  # beyond its end
     odd = packed_layer(97, 64, torch.float32)
-    assert fitting_panels(odd.packed_weight, odd.bias_O, odd.shape, torch.bfloat16, odd.multiply) is None
+    assert fitting_panels(odd.packed_weight, odd.bias_O, odd.shape, torch.bfloat16, odd.multiply_at_once) is None
 
 
 class ScriptedClock:
@@ -126,14 +130,14 @@ def test_the_reader_is_used_up_to_the_row_count_where_it_gains_most(ours: tuple[
     panels = panels_of(layer)
     assert panels is not None
     clock = ScriptedClock([(seconds, 2.0) for seconds in ours])
-    assert most_rows_worth([panels], [layer.multiply], layer, clock) == most_rows
+    assert most_rows_worth([panels], [layer.multiply_at_once], layer, clock) == most_rows
 
 
 def test_a_clock_that_stands_still_says_that_both_are_alike() -> None:
     layer = packed_layer(64, 64, torch.float32)
     panels = panels_of(layer)
     assert panels is not None
-    assert most_rows_worth([panels], [layer.multiply], layer, lambda: 1.0) == COUNTS[-1]
+    assert most_rows_worth([panels], [layer.multiply_at_once], layer, lambda: 1.0) == COUNTS[-1]
 
 
 @pytest.mark.parametrize(("ours", "most_rows"), [((1, 1), COUNTS[-1]), ((1, 3), COUNTS[0]), ((3, 3), 0)])
@@ -143,9 +147,9 @@ def test_a_large_layer_is_timed_with_few_rows_alone(
     layer = packed_layer(64, 64, torch.float32)
     panels = panels_of(layer)
     assert panels is not None
-    monkeypatch.setattr("decoding.model.linear.readers.LONGEST", 64 * 64 * COUNTS[1])
+    monkeypatch.setattr("decoding.weights.readers.LONGEST", 64 * 64 * COUNTS[1])
     clock = ScriptedClock([(seconds, 2.0) for seconds in ours])
-    assert most_rows_worth([panels], [layer.multiply], layer, clock) == most_rows
+    assert most_rows_worth([panels], [layer.multiply_at_once], layer, clock) == most_rows
 
 
 @pytest.mark.parametrize("most_rows", [0, 4, 64])
@@ -158,9 +162,9 @@ def test_up_to_that_many_rows_go_past_onednn(most_rows: int, monkeypatch: pytest
     monkeypatch.setattr(panels, "multiply", lambda rows: counts.append(rows.shape[-2]) or multiply(rows))
     layer.read_panels(panels, most_rows)
     rows = torch.randn(1, 70, 64)
-    whole = layer(rows)
+    whole = layer.multiply(rows)
     for count in (1, 2, 4, 5, 64, 65):
-        part = layer(rows[:, :count])
+        part = layer.multiply(rows[:, :count])
         if count > 1 or most_rows:  # alone, oneDNN may round otherwise
             assert torch.equal(part, whole[:, :count])
     assert counts == [count for count in (1, 2, 4, 5, 64, 65) if count <= most_rows]
@@ -178,6 +182,6 @@ def test_rows_are_padded_only_for_onednn() -> None:
 def test_a_model_pads_as_its_least_served_layer_needs() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 32))
     replace(model, [packing_rule()])
-    few_rows = [layer.few_rows for layer in model]
+    few_rows = [layer.matrix.few_rows for layer in model]
     assert num_few_rows(model) == min(few_rows)
     assert num_few_rows(nn.Sequential()) == sys.maxsize  # nothing is left to oneDNN

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 
 import pytest
 import torch
 
-from decoding.model.device.packed_linear import PackedDeviceLinear
-from decoding.model.device.packed_matrix import packed_bytes, packed_matrix
-from decoding.model.files.weight import GatheredLinear
-from decoding.model.linear.grouped import HAS_MINIMA
-from decoding.model.linear.groups import Groups, dequantized
-from decoding.model.linear.sizes import num_bytes_in, num_weights_in
+from decoding.weights.groups import HAS_MINIMA, Groups, dequantized
+from decoding.weights.linear import matrices_in, num_bytes_in, num_weights_in
+from decoding.weights.numbers.device_codes import DeviceCodes
 from tests.decoding.model.files.test_quantized_checkpoint import FORMATS, loaded, logits_of, write_checkpoint
+from tests.matrices import linear_on_device, stored
 from tests.row_exact import use_row_exact_dots
 
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
-from decoding.model.device import row_exact
+from decoding.weights import device_products
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted where there is no GPU")
 CPU = torch.device("cpu")
@@ -42,23 +41,20 @@ def test_a_weight_is_unpacked_to_what_it_means(
 ) -> None:
     """Each input alone brings its column of the matrix, which is given in two slices."""
     groups = groups_of((24, width), bits, group, repeats, zero)
-    parts = [
-        Groups(groups.codes_OI[rows], groups.scales_OG[rows], groups.minima_OG[rows], bits, group)
-        for rows in (slice(0, 16), slice(16, None))
-    ]
-    packed = packed_matrix(parts, (24, width), repeats, CPU)
+    codes = stored(groups, repeats, slice_rows=16)
+    packed = DeviceCodes.of(codes, None, torch.float32, CPU)
     assert packed.zero == (HAS_MINIMA if zero is None else zero)
-    assert packed.num_bytes <= packed_bytes((24, width), bits, group * repeats)
-    assert zero is not None or packed.num_bytes == packed_bytes((24, width), bits, group * repeats)
-    columns = PackedDeviceLinear(packed, None, torch.float32)(torch.eye(width))
+    assert packed.num_bytes <= DeviceCodes.bytes_of(codes)
+    assert zero is not None or packed.num_bytes == DeviceCodes.bytes_of(codes)
+    columns = packed.multiply(torch.eye(width))
     assert torch.equal(columns.t(), dequantized(groups))
 
 
 def test_a_row_has_the_same_bits_among_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     use_row_exact_dots(monkeypatch)
-    monkeypatch.setattr(row_exact, "LEAST_PART", 64)
+    monkeypatch.setattr(device_products, "LEAST_PART", 64)
     groups = groups_of((20, 150), 4, 32, 1, None)
-    layer = PackedDeviceLinear(packed_matrix([groups], (20, 150), 1, CPU), torch.ones(20), torch.float16)
+    layer = linear_on_device(groups, torch.ones(20), torch.float16)
     rows = torch.randn(100, 150, generator=torch.Generator().manual_seed(1)).half()
     whole = layer(rows)
     expected = rows.double() @ dequantized(groups).double().t() + 1
@@ -75,12 +71,10 @@ def test_a_checkpoint_stays_packed(name: str, tmp_path: Path, monkeypatch: pytes
     asked: list[int] = []
     monkeypatch.setattr("decoding.model.loading.check_weights_fit", lambda size, *_: asked.append(size))
     model = loaded(tmp_path)
-    layers = [each for each in model.modules() if isinstance(each, PackedDeviceLinear | GatheredLinear)]
-    assert len([each for each in layers if isinstance(each, PackedDeviceLinear)]) == 7
-    assert any(isinstance(each, GatheredLinear) for each in layers) == (name == "GPTQ act-order")
+    matrices = matrices_in(model)
+    assert len(matrices) == 7
+    assert any(matrix.columns_S is not None for matrix in matrices) == (name == "GPTQ act-order")
     assert (logits_of(model) - expected).abs().max() < (1e-3 + most) * expected.abs().max()
-    whole = sum(each.numel() for each in model.parameters()) + sum(
-        each.packed.shape[0] * each.packed.shape[1] for each in layers if isinstance(each, PackedDeviceLinear)
-    )
+    whole = sum(each.numel() for each in model.parameters()) + sum(prod(matrix.shape) for matrix in matrices)
     assert num_weights_in(model) == whole
     assert num_bytes_in(model) <= asked[0] * 1.05

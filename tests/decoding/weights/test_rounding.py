@@ -10,13 +10,13 @@ import torch
 
 from decoding.config import EngineConfig, Weights
 from decoding.errors import ConfigError
-from decoding.model.linear import roundings
-from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
-from decoding.model.linear.int8 import Int8Linear
-from decoding.model.linear.packed import can_pack
-from decoding.model.linear.roundings import GROUPED_INT8, check_rounding, kinds_of
 from decoding.model.self_test import long_chain
 from decoding.model.target_model import TargetModel
+from decoding.weights import rounding
+from decoding.weights.kinds import GROUPED_INT8
+from decoding.weights.linear import held_by, matrices_in
+from decoding.weights.numbers.onednn_floats import can_pack
+from decoding.weights.rounding import check_rounding, rounded_kinds
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -38,15 +38,15 @@ def test_where_it_cannot_be_one_sentence_says_so(weights: Weights) -> None:
 @pytest.mark.parametrize("model_type", ["llama", "qwen3_moe"])
 def test_int8_needs_no_int8_dot_products(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without them bytes lie in groups; the experts of a mixture, too, run together, and all of it is exact."""
-    monkeypatch.setattr(roundings, "can_round_to_int8", lambda *_: False)
+    monkeypatch.setattr(rounding, "can_round_to_int8", lambda *_: False)
     config = EngineConfig(max_model_len=64, threads=1)
     fields = {"moe_intermediate_size": 64} if model_type == "qwen3_moe" else {}
     model = TargetModel.from_model(tiny(model_type, **fields), config)
     rounded = TargetModel.from_model(tiny(model_type, **fields), replace(config, weights="int8"))
-    modules = [type(each) for each in rounded._model.modules()]
-    assert GroupedLinear in modules
-    assert GroupedEmbedding in modules
-    assert Int8Linear not in modules
+    kinds = {matrix.kind.name for matrix in matrices_in(rounded._model)}
+    assert GROUPED_INT8 in kinds
+    assert "int8" not in kinds
+    assert held_by(rounded._model.get_input_embeddings()) is not None
     assert (rounded.mixtures is not None) == (model_type == "qwen3_moe")
     assert rounded.is_exact
     assert (model.weights, rounded.weights) == ("float32", GROUPED_INT8)
@@ -57,8 +57,10 @@ def test_int8_needs_no_int8_dot_products(model_type: str, monkeypatch: pytest.Mo
 
 
 def test_kernels_are_compiled_for_what_rounding_makes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kinds_of("auto", CPU, torch.float32) == set()
-    assert kinds_of("int4", CPU, torch.float32) == {(4, 32), (6, 32)}
+    def needed(weights: Weights) -> set[tuple[int, int]]:
+        return {(kind.bits, kind.group) for kind in rounded_kinds(weights, CPU, torch.float32) if kind.group}
+
+    assert needed("int4") == {(4, 32), (6, 32)}
     for has_products, kinds in ((True, set()), (False, {(8, 32)})):
-        monkeypatch.setattr(roundings, "can_round_to_int8", lambda *_, has=has_products: has)
-        assert kinds_of("int8", CPU, torch.float32) == kinds
+        monkeypatch.setattr(rounding, "can_round_to_int8", lambda *_, has=has_products: has)
+        assert needed("int8") == kinds
