@@ -14,7 +14,7 @@ from typing import Any
 
 NUMBERS = "decoding.weights.numbers."
 CODES_ON_CPU, CODES_ON_GPU = f"{NUMBERS}grouped_codes:GroupedCodes", f"{NUMBERS}device_codes:DeviceCodes"
-FLOATS_ON_CPU, FLOATS_ON_GPU = f"{NUMBERS}onednn_floats:OneDnnFloats", f"{NUMBERS}floats:Floats"
+FLOATS_ON_CPU = f"{NUMBERS}onednn_floats:OneDnnFloats"
 BLOCKS, TENSORS, GROUPS = (f"decoding.weights.{each}:" for each in ("gguf_blocks", "module_tensors", "groups"))
 
 
@@ -23,12 +23,12 @@ class Kind:
     """What is named is "module:function", or a class.
 
     bits, group: of its small integers, and how many inputs have one scale; 0 where each matrix says so, and of floats.
-    values, num_bytes: of a block; number: of the type in GGUF files. unpacking: names the function from blocks, uint8
-    [N, bytes], to `Parts`; of floats, their dtype. mark: the end of the name that one of a module's tensors in
-    safetensors has, whose dtype begins with one of `dtypes`; methods: the quantisations that write it. opening: names
-    the function from these tensors to matrices (see `Opening`). rounding: names the one from float32 rows,
-    bits and group to `Groups`.
-    on_cpu, on_gpu: name the numbers that kernels multiply.
+    dtype: torch's name of that of floats. values, num_bytes: of a block; number: of the type in GGUF files. unpacking:
+    names the function from blocks, uint8 [N, bytes], to `Parts`. mark: the end of the name of a module's tensor in
+    safetensors that shows the kind, if its dtype begins with one of `dtypes`; methods: the quantisations that write it.
+    opening: names the function from an `Opening` of such a module to its matrices. rounding: names the one from float32
+    rows, bits and group to `Groups`. on_cpu, on_gpu: name the numbers that kernels multiply; torch's multiply floats on
+    a GPU.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Kind:
     values: int = 1
     num_bytes: int = 0
     number: int | None = None
+    dtype: str = ""
     unpacking: str = ""
     mark: str = ""
     dtypes: tuple[str, ...] = ("",)
@@ -49,7 +50,7 @@ class Kind:
     @property
     def is_float(self) -> bool:
         """Whether its numbers are floats, each for itself."""
-        return self.on_gpu == FLOATS_ON_GPU
+        return bool(self.dtype)
 
     def unpack(self) -> Any:
         return resolve_name(self.unpacking)
@@ -65,13 +66,12 @@ class Kind:
 
 
 def _floats(number: int, name: str, num_bytes: int, dtype: str) -> Kind:
-    unpacking = f"torch:{dtype}"
-    return Kind(name, 0, 0, 1, num_bytes, number, unpacking, on_cpu=FLOATS_ON_CPU, on_gpu=FLOATS_ON_GPU)
+    return Kind(name, num_bytes=num_bytes, number=number, dtype=dtype, on_cpu=FLOATS_ON_CPU)
 
 
 def _blocks(number: int, name: str, values: int, num_bytes: int, bits: int, group: int) -> Kind:
     """Of GGUF files."""
-    return Kind(name, bits, group, values, num_bytes, number, f"{BLOCKS}{name.lower()}")
+    return Kind(name, bits, group, values, num_bytes, number, unpacking=f"{BLOCKS}{name.lower()}")
 
 
 FLOAT32, INT4, INT6, INT8, GROUPED_INT8 = "F32", "int4", "int6", "int8", "grouped int8"
@@ -107,7 +107,7 @@ KINDS = {kind.name: kind for kind in RECORDS}
 
 def of_floats(dtype: str) -> Kind:
     """dtype: torch's name. Whole numbers, which a model may keep as well, count as float32."""
-    return next((kind for kind in KINDS.values() if kind.unpacking == f"torch:{dtype}"), KINDS[FLOAT32])
+    return next((kind for kind in KINDS.values() if kind.dtype == dtype), KINDS[FLOAT32])
 
 
 def numbered(number: int) -> Kind | None:

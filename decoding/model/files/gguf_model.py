@@ -208,5 +208,5 @@ def _numbers(file: GgufFile, parts: Sequence[GgufTensor], shape: Shape, layout: 
 
 def _unpacked(file: GgufFile, tensor: GgufTensor) -> torch.Tensor:
     if tensor.kind.is_float:
-        return torch.from_numpy(np.array(tensor.rows)).view(tensor.kind.unpack()).reshape(tensor.shape)
+        return torch.from_numpy(np.array(tensor.rows)).view(getattr(torch, tensor.kind.dtype)).reshape(tensor.shape)
     return _read_later(file, [tensor], tensor.shape, tensor.name, Layout()).dense(torch.float32)

@@ -98,9 +98,12 @@ class DeviceCodes(Numbers):
 
     def stacked(self, experts: Sequence[Sequence[DeviceCodes]]) -> CodeStack:
         """experts: of each the parts of its matrix, whose outputs follow one another; all of the same form."""
-        joined = [[torch.cat(parts) for parts in zip(*(each.tensors for each in own), strict=True)] for own in experts]
-        codes, scales, minima, factors = (torch.stack(each) for each in zip(*joined, strict=True))
-        tensors = CodeTensors(codes, scales, scales if self.zero != HAS_MINIMA else minima, factors)
+
+        def joined(place: int) -> torch.Tensor:
+            return torch.stack([torch.cat([each.tensors[place] for each in own]) for own in experts])
+
+        codes, scales, factors = joined(0), joined(1), joined(3)
+        tensors = CodeTensors(codes, scales, joined(2) if self.zero == HAS_MINIMA else scales, factors)
         biases = [[each.bias_O for each in own if each.bias_O is not None] for own in experts]
         bias_XO = torch.stack([torch.cat(own) for own in biases]) if biases[0] else None
         return CodeStack(tensors, bias_XO, (codes.shape[1], self.shape[1]), self._packing)
