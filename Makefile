@@ -2,14 +2,17 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python $(INSTALL)
+TORCH = $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $$(grep '^torch==' $(1))
 MODEL ?= gosling
 ARGS ?=
 DATA ?=
 TORCH_INDEX_URL ?=
 AGENTS ?= .agents
+OLDEST ?= .oldest
 
-.PHONY: serve test test-slow test-all test-agents check bench bench-gpu clean
+.PHONY: serve test test-slow test-all test-agents test-oldest check bench bench-gpu clean
 
 serve: $(VENV)/.installed
 	$(BIN)/gander serve $(MODEL) $(ARGS)
@@ -29,6 +32,12 @@ test-all: test test-slow
 test-agents: $(VENV)/.installed-dev $(AGENTS)/.installed
 	GANDER_AGENTS=$(abspath $(AGENTS)) $(BIN)/python -m pytest tests/agents $(ARGS)
 
+# The engine's tests, and one of a whole server, on the oldest versions that pyproject.toml allows. They lie in 5 GB of
+# their own where pip's own torch is one for CUDA.
+test-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/python -m tests.kernels
+	$(OLDEST)/bin/python -m pytest -m "not slow" tests/decoding tests/strangers/test_this_machine.py $(ARGS)
+
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -36,7 +45,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/hadolint Dockerfile
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python -m decoding.bench $(if $(DATA),--data $(DATA)) $(ARGS)
+	$(BIN)/gander bench real $(if $(DATA),--data $(DATA)) $(ARGS) -- $(MODEL)
 
 bench-gpu: $(VENV)/.installed
 	$(BIN)/python -m decoding.bench.gpu --model $(MODEL) $(ARGS)
@@ -46,7 +55,7 @@ bench-gpu: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(f"Gander needs Python 3.11 to 3.13, and {sys.executable} is %d.%d: make PYTHON=..." % v)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $$(grep '^torch==' constraints.txt)
+	$(PIP) $(call TORCH,constraints.txt)
 	$(PIP) --constraint constraints.txt --editable .
 	touch $@
 
@@ -54,13 +63,20 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+$(OLDEST)/.installed: pyproject.toml tests/oldest.py
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m tests.oldest > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python $(INSTALL) $(call TORCH,$(OLDEST)/constraints.txt)
+	$(OLDEST)/bin/python $(INSTALL) --constraint $(OLDEST)/constraints.txt --editable . httpx matplotlib openai pytest scipy triton
+	touch $@
+
 $(AGENTS)/.installed: tests/agents/package.json tests/agents/requirements.txt
 	mkdir -p $(AGENTS)
 	cp tests/agents/package.json $(AGENTS)
 	npm install --prefix $(AGENTS) --no-audit --no-fund --silent
 	$(PYTHON) -m venv $(AGENTS)/aider
-	$(AGENTS)/aider/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/agents/requirements.txt
+	$(AGENTS)/aider/bin/python $(INSTALL) --requirement tests/agents/requirements.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(AGENTS)
+	rm -rf $(VENV) $(AGENTS) $(OLDEST)

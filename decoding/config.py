@@ -34,6 +34,8 @@ class EngineConfig:
     decode. kv_slots: the tokens that the KV cache holds; None derives them from `kv_memory`, which is a share of the
     free memory, or bytes if above 1; None is 0.5 on a CPU and 0.85 on a GPU. prefix_cache: run the tokens that prompts
     have in common once. max_nodes: the largest draft budget that a request may ask for.
+    prefix_dir, prefix_bytes: a folder in which blocks of finished prompts are kept, for later starts and other workers,
+        and the most bytes of all its files; on a CPU alone.
     session_bytes: the most bytes of each store of one session. session_bytes_per_key, session_bytes_in_all: the most
     bytes of all sessions of one key, and of all keys; the key over its bound, or else the key that holds most, loses
     its least recently used sessions. session_ttl: seconds that an idle session is kept.
@@ -66,6 +68,8 @@ class EngineConfig:
     kv_slots: int | None = None
     kv_memory: float | None = None
     prefix_cache: bool = True
+    prefix_dir: str | None = None
+    prefix_bytes: int = 8 * 2**30
     max_nodes: int = 64
     session_bytes: int = 16 * 2**20
     session_bytes_per_key: int = 512 * 2**20

@@ -3,6 +3,7 @@
 GanderError
 ├── ConfigError          a start-up option that cannot be honoured
 ├── ModelRefused         a model that cannot be served, with the reason
+├── PartRefused          a part of a model for which nothing can stand, which then stays as it is
 ├── RankDied             a process that holds a part of the model has ended, and with it what it computes
 ├── RequestRejected      a request that cannot be served; `param` names the field at fault
 └── BrokenSequence       a request that cannot go on, while all others can
@@ -35,6 +36,10 @@ class ConfigError(GanderError):
 
 class ModelRefused(GanderError):
     """The model cannot be served correctly; the message says why."""
+
+
+class PartRefused(GanderError):
+    """Why nothing stands for a part of a model, in words that continue "others are not: "."""
 
 
 class RankDied(GanderError):

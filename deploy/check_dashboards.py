@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.monitoring.live import SCRAPE_SECONDS, Prometheus, Series, running_gander, running_prometheus
+from deploy.monitoring.live import SCRAPE_SECONDS, Prometheus, Series, running_prometheus
 from deploy.monitoring.load import SERVER_FLAGS, run_load
 from deploy.monitoring.queries import read_dashboards, resolve, targets_of, variables
+from server.bench.started_servers import running_gander
 
 METRIC_NAME = re.compile(r"\b(?:gander_\w+|vllm:\w+|\w+:gander_\w+:\w+|up)\b")
 

@@ -29,12 +29,12 @@ from server.endpoints.openapi import document
 from server.endpoints.responses import route as responses
 from server.endpoints.responses import stored
 from server.engine_client.client import EngineClient
+from server.engine_client.processes.restart_policy import RestartPolicy
+from server.engine_client.processes.worker_process import WORKER_COMMAND
 from server.engine_client.queue_gate import QueueLimits
 from server.engine_client.request_bytes import default_limit
 from server.engine_client.sessions.session_file import NO_KEY, read_key
 from server.engine_client.sessions.session_folder import FolderLimits, SessionFolder
-from server.engine_client.supervisor import RestartPolicy
-from server.engine_client.worker_process import WORKER_COMMAND
 from server.generation.response_store import ResponseStore
 from server.http.auth import AuthMiddleware
 from server.http.errors import ApiError, OnError, from_validation

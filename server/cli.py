@@ -151,10 +151,9 @@ def connect(
 
 @app.command(name="bench", context_settings=PASS_THROUGH)
 def bench(context: typer.Context) -> None:
-    """Measure the engine, a server, or a model of yours.
+    """Measure a model of yours, a server, or an engine.
 
-    `bench real` measures every drafting method on your model, `bench serve` a server; else the arguments are those of
-    `python -m decoding.bench`.
+    `bench real` measures every drafting method on your model, `bench serve` a server; `bench --help` names the others.
     """
     name, *rest = context.args or [""]
     module = SERVER_BENCHES.get(name)

@@ -6,6 +6,7 @@ The last line of a prompt that is a JSON object is a script:
     break_once: steps until it says that it broke, and lingers; not for a reply that is resumed
     fail, reject: end that way, with this message · code: of that end
     tell: reply with the request itself as JSON, or with the fields of it that are listed · preemptions: of the request
+    progress: tokens of the prompt that are processed at each of the steps that come before the first token
     cached: tokens of the prompt that need not be run, one number for each choice of a call
 Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token. The log probability of
 token t is -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used,
@@ -30,7 +31,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from decoding.core.events import Failed, Finished, PromptLogprobs, Rejected, Tokens, Traced
+from decoding.core.events import Failed, Finished, PromptLogprobs, PromptProgress, Rejected, Tokens, Traced
 from decoding.core.request import FinishReason
 from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.stats import DraftCounts, EngineStats, MethodCounts, NodeHistogram, RequestStats, StepStats
@@ -87,6 +88,7 @@ class Running:
         self.emitted = len(submit.resumed)
         self.tokens = islice(self._tokens(), self.emitted, None)
         self.steps = 0
+        self.progress: list[int] = [] if submit.resumed else [*self.script.get("progress", [])]
 
     def _told(self, wanted: bool | list[str]) -> str:
         told = msgspec.to_builtins(self.submit)
@@ -123,6 +125,9 @@ class Running:
                     request_id=request_id, message=script["reject"], param="prompt", code=script.get("code", "refused")
                 )
             ]
+        if self.progress:
+            processed = self.progress.pop(0)
+            return [PromptProgress(request_id=request_id, processed=processed, cached=self.cached_tokens)]
         token_ids: list[int] = []
         reason: FinishReason | None = None
         stop_token = None
@@ -132,7 +137,7 @@ class Running:
             reason, stop_token = self._end(token, self.emitted + len(token_ids))
         self.emitted += len(token_ids)
         messages: list[FromWorker] = []
-        if self.steps == 1 and sampling.prompt_logprobs is not None:
+        if self.emitted == len(self.submit.resumed) + len(token_ids) and sampling.prompt_logprobs is not None:
             rest = token_logprobs(self.submit.prompt[1:], sampling.prompt_logprobs)
             messages.append(PromptLogprobs(request_id=request_id, logprobs=[None, *rest]))
         logprobs = None if sampling.logprobs is None else token_logprobs(token_ids, sampling.logprobs)
@@ -367,8 +372,9 @@ class FakeWorker:
         for request_id, running in list(self._running.items()):
             news = running.step()
             messages += news
-            if not isinstance(news[-1], Tokens):
+            if not isinstance(news[-1], Tokens | PromptProgress):
                 del self._running[request_id]
+        requests -= sum(isinstance(message, PromptProgress) for message in messages)
         emitted = sum(len(message.token_ids) for message in messages if isinstance(message, Tokens))
         nodes = NodeHistogram()
         for _ in range(requests):

@@ -5,13 +5,17 @@ Knows nothing of Gander.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
+import pytest
 import torch
+import transformers
 from gguf.quants import quantize
+from packaging.version import Version
 from transformers import PreTrainedModel
 
 from tests.gguf_hybrids import QWEN, describe_states, hybrid_tensors, written
@@ -35,16 +39,32 @@ NAMES = {"mistral": "llama", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3
 }
 
 
+class Encoding(NamedTuple):
+    """number: of the type. values: of a block. encode: from [..., values] to the blocks' bytes."""
+
+    number: int
+    values: int
+    encode: Callable[[np.ndarray], np.ndarray]
+
+
+def _encoding(name: str) -> Encoding:
+    number = gguf.GGMLQuantizationType[name]
+    return Encoding(number, gguf.GGML_QUANT_SIZES[number][0], lambda numbers: quantize(numbers, number))
+
+
 def write_gguf(
     path: Path,
     model: PreTrainedModel,
-    kind: str = "F32",
+    kind: str | Encoding = "F32",
     metadata: dict[str, Any] | None = None,
     others: dict[str, str] | None = None,
     more: dict[str, np.ndarray] | None = None,
 ) -> Path:
-    """kind: of the matrices whose rows are whole blocks of it. metadata: further keys. others: kinds of some tensors,
-    by what comes after the layer's number. more: further tensors."""
+    """kind: of the matrices whose rows are whole blocks of it, by gguf's name, or one that gguf does not know.
+    metadata: further keys. others: kinds of some tensors, by what comes after the layer's number. more: further
+    tensors. Skips the test where transformers is too old for a file's tokenizer."""
+    if Version(transformers.__version__) < Version("5.19"):
+        pytest.skip("a GGUF file's tokenizer needs transformers>=5.19")
     config = model.config
     architecture = NAMES.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
@@ -54,11 +74,10 @@ def write_gguf(
         writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for name, numbers in (tensors_of(model, architecture) | (more or {})).items():
         own = (others or {}).get(name.split(".", 2)[-1], kind)
-        quantization = gguf.GGMLQuantizationType[own]
-        block = gguf.GGML_QUANT_SIZES[quantization][0]
+        encoding = _encoding(own) if isinstance(own, str) else own
         is_matrix = numbers.ndim > 1 and "weight" in name and "_norm." not in name
-        if is_matrix and own != "F32" and numbers.shape[-1] % block == 0:
-            writer.add_tensor(name, quantize(numbers, quantization), raw_dtype=quantization)
+        if is_matrix and own != "F32" and numbers.shape[-1] % encoding.values == 0:
+            writer.add_tensor(name, encoding.encode(numbers), raw_dtype=encoding.number)  # type: ignore[arg-type]
         else:
             writer.add_tensor(name, numbers)
     writer.write_header_to_file()

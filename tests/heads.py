@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 from transformers import PreTrainedModel
 
 from decoding.core.request import Request
@@ -15,7 +16,7 @@ from decoding.core.tree import DraftTree
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.dynamic import ModelDrafter, linear_rules
 from decoding.drafting.eagle.head_config import default_feature_layers, read_config
-from decoding.drafting.eagle.network import EagleHead, attend_causally
+from decoding.drafting.eagle.network import EagleHead
 from decoding.drafting.sources import Sources
 from tests.models import VOCAB_SIZE, tiny
 
@@ -48,6 +49,14 @@ class Recorder(ModelDrafter):
         tree = super().propose(budget)
         self.seen.append((self._tokens.tokens.copy(), tree))
         return tree
+
+
+def attend_causally(query_BHND: torch.Tensor, key_BKND: torch.Tensor, value_BKND: torch.Tensor) -> torch.Tensor:
+    """Every row to the rows before it and itself."""
+    out_BHND = functional.scaled_dot_product_attention(
+        query_BHND, key_BKND, value_BKND, is_causal=True, enable_gqa=True
+    )
+    return out_BHND.transpose(1, 2)
 
 
 def fields_of(**changes: Any) -> dict[str, Any]:

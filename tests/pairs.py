@@ -20,8 +20,8 @@ from decoding.core.stats import RequestStats, StepStats
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model import timing
-from decoding.model.kept_timings import KeptTimings, ModelTimings
 from decoding.model.target_model import TargetModel
+from decoding.model.timing import KeptTimings, ModelTimings
 from tests.asking import own_nodes
 from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, correlated, tiny
 

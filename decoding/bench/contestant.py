@@ -1,15 +1,15 @@
-"""The protocol of a contestant, which answers prompts and is timed, and our engine with one method as a contestant.
+"""One engine with one way of drafting, that answers prompts one at a time, and rounds of several such.
 
-Owns the record of one timed reply. Knows nothing of tables; `generate` has transformers' contestant.
 Invariant: a reply's seconds run from the submission of the prompt to its last token, prefill included.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Protocol
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,11 @@ from decoding.core.events import Failed, Finished
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.drafting.registry import StartDrafter
 from decoding.engine.engine import Engine
 from decoding.engine.step_result import StepResult
+
+WARM_UP_TOKENS = 16
+_NUMBERS = count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +45,7 @@ class Reply:
     """One answer. tokens: int32 [t], the end token included.
 
     forwards: target forwards that verified a root: plain decoding has one per token, and prefill chunks before the last
-    do not count. drafted, accepted: nodes. first_token_seconds: the part of `seconds` before the first token.
-    draft_seconds, target_seconds: the parts spent on drafting (draft model and growing trees) and on the target's
-    forwards, in steps after the prompt's last. cpu_seconds: of all threads of this process.
+    do not count. drafted, accepted: nodes. cpu_seconds: of all threads of this process.
     """
 
     tokens: NDArray[np.int32]
@@ -53,28 +53,11 @@ class Reply:
     forwards: int
     drafted: int = 0
     accepted: int = 0
-    first_token_seconds: float = 0.0
-    draft_seconds: float = 0.0
-    target_seconds: float = 0.0
     cpu_seconds: float = 0.0
 
     @property
     def tokens_per_second(self) -> float:
         return len(self.tokens) / self.seconds
-
-
-class Contestant(Protocol):
-    """Answers tasks one at a time. label, budget: name its row. is_ours: its tokens must equal those of `none`."""
-
-    label: str
-    budget: int | None
-    is_ours: bool
-
-    def answer(self, task: Task) -> Reply:
-        """Run one task to its end and time it."""
-
-
-_NUMBERS = count()
 
 
 def step(engine: Engine) -> StepResult:
@@ -85,46 +68,17 @@ def step(engine: Engine) -> StepResult:
     return result
 
 
-def request_of(task: Task, request_id: str, session_id: str, speculation: SpeculationParams, engine: Engine) -> Request:
-    """The task as a request to our engine."""
-    return Request(
-        id=request_id,
-        prompt=task.prompt,
-        sampling=SamplingParams(
-            max_tokens=task.max_tokens,
-            temperature=task.temperature,
-            seed=task.seed,
-            ignore_eos=task.ignore_eos,
-        ),
-        speculation=speculation,
-        eos_token_ids=engine.model.eos_token_ids,
-        session_id=session_id,
-        prediction=task.prediction,
-    )
-
-
-class EngineContestant:
+class Contestant:
     """Our engine with one method, in a session that learns from this contestant's requests only.
 
-    is_cold: start an empty session for every prompt. start_drafter: makes a drafter that is not in the registry.
+    label: names its row. is_cold: start an empty session for every prompt.
     """
 
-    is_ours = True
-
-    def __init__(
-        self,
-        engine: Engine,
-        label: str,
-        speculation: SpeculationParams,
-        is_cold: bool = False,
-        start_drafter: StartDrafter | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, label: str, speculation: SpeculationParams, is_cold: bool = False) -> None:
         self.label = label
-        self.budget = speculation.max_nodes if speculation.method not in ("none", "auto") else None
         self._engine = engine
         self._speculation = speculation
         self._is_cold = is_cold
-        self._start_drafter = start_drafter
         self._number = next(_NUMBERS)  # no other contestant of this process shares its sessions
         self._session = 0
         self._num_answers = 0
@@ -137,30 +91,56 @@ class EngineContestant:
         if self._is_cold:
             self.forget()
         self._num_answers += 1
-        request_id, session = f"{self._number}-{self._num_answers}", f"{self._number}-{self._session}"
-        request = request_of(task, request_id, session, self._speculation, self._engine)
+        request = Request(
+            id=f"{self._number}-{self._num_answers}",
+            prompt=task.prompt,
+            sampling=SamplingParams(
+                max_tokens=task.max_tokens,
+                temperature=task.temperature,
+                seed=task.seed,
+                ignore_eos=task.ignore_eos,
+            ),
+            speculation=self._speculation,
+            eos_token_ids=self._engine.model.eos_token_ids,
+            session_id=f"{self._number}-{self._session}",
+            prediction=task.prediction,
+        )
         started, cpu_started = time.perf_counter(), time.process_time()
-        self._engine.add(request, self._start_drafter)
+        self._engine.add(request)
         finished = None
-        draft_seconds = target_seconds = 0.0
         while finished is None:
-            result = step(self._engine)
-            for ended in result.of(Finished):
-                finished = ended
-            if result.stats is not None and result.stats.prefill_rows == 0:
-                phases = result.stats.phase_seconds
-                draft_seconds += phases["draft_model"] + phases["draft"]
-                target_seconds += phases["forward"]
+            finished = next(iter(step(self._engine).of(Finished)), None)
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-        counts = finished.stats.counts
         return Reply(
             tokens=request.output.copy(),
             seconds=seconds,
             forwards=finished.stats.target_forwards,
-            drafted=counts.drafted,
-            accepted=counts.accepted,
-            first_token_seconds=finished.stats.time_to_first_token,
-            draft_seconds=draft_seconds,
-            target_seconds=target_seconds,
+            drafted=finished.stats.counts.drafted,
+            accepted=finished.stats.counts.accepted,
             cpu_seconds=cpu_seconds,
         )
+
+
+def warm_up(contestants: Sequence[Contestant], task: Task) -> None:
+    """Have everybody answer a little, and forget it."""
+    for contestant in contestants:
+        contestant.answer(replace(task, max_tokens=WARM_UP_TOKENS))
+        contestant.forget()
+
+
+def in_rounds(
+    contestants: Sequence[Contestant], tasks: Sequence[Task], on_answer: Callable[[], object] = lambda: None
+) -> list[list[Reply]]:
+    """Every contestant's replies to all tasks.
+
+    In a round every contestant answers the same task once, in a new random order, so that a slow minute of the machine
+    affects all of them.
+    """
+    replies: list[list[Reply]] = [[] for _ in contestants]
+    for number, task in enumerate(tasks):
+        order = list(range(len(contestants)))
+        Random(number).shuffle(order)
+        for place in order:
+            replies[place].append(contestants[place].answer(task))
+            on_answer()
+    return replies

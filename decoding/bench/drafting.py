@@ -1,4 +1,4 @@
-"""Times drafting without a model: `python -m decoding.bench.drafting`.
+"""Times drafting without a model: `gander bench drafting`.
 
 Owns synthetic requests whose text partly repeats, and the clock. Reports the microseconds of a step's proposing and
 observing after warm-up; what a tree is worth is measured elsewhere.
@@ -9,10 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
+from decoding.bench.options import positive
+from decoding.bench.tables.table import Table
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
@@ -99,21 +103,21 @@ def time_method(
     return np.array(propose_seconds[WARM_UP_STEPS:]), np.array(observe_seconds[WARM_UP_STEPS:]), nodes
 
 
-def main() -> None:
-    """Print one line per method: median and 90th percentile, microseconds."""
-    parser = argparse.ArgumentParser(description="Time drafting.")
-    parser.add_argument("--budget", type=int, default=60, help="drafted nodes per tree")
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--at-once", type=int, default=1, help="sequences of a step, of a session each")
-    arguments = parser.parse_args()
-    out = sys.stdout.write
-    out(f"{'method':12s}{'nodes':>8s}{'propose us':>14s}{'p90':>8s}{'observe us':>14s}{'p90':>8s}\n")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a row for each method: median and 90th percentile."""
+    parser = argparse.ArgumentParser(prog="gander bench drafting", description=__doc__)
+    parser.add_argument("--budget", type=positive, default=60, help="drafted nodes per tree")
+    parser.add_argument("--steps", type=positive, default=1000)
+    parser.add_argument("--at-once", type=positive, default=1, help="sequences of a step, of a session each")
+    chosen, rows = parser.parse_args(argv), []
     for method in available(has_draft_model=False):
         warm_up(method)
-        propose, observe, nodes = time_method(method, arguments.budget, arguments.steps, arguments.at_once)
+        propose, observe, nodes = time_method(method, chosen.budget, chosen.steps, chosen.at_once)
         columns = [1e6 * np.percentile(seconds, share) for seconds in (propose, observe) for share in (50, 90)]
-        out(f"{method:12s}{nodes:8.1f}{columns[0]:14.1f}{columns[1]:8.1f}{columns[2]:14.1f}{columns[3]:8.1f}\n")
+        rows.append([method, f"{nodes:.1f}", *(f"{column:.1f}" for column in columns)])
+    Console().print(Table(["method", "nodes", "propose, us", "p90", "observe, us", "p90"], rows).rich())
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -132,7 +132,7 @@ class BlockPool:
             return 0
         found: list[tuple[bytes, int]] = []
         num_usable = 0
-        for digest in self._digests(table, tokens):
+        for digest in self.digests_after(table, tokens):
             block = self._index.find(digest)
             if block is None:
                 break
@@ -151,9 +151,20 @@ class BlockPool:
         tokens: the sequence's, from its first."""
         if self._index is None or len(tokens) // BLOCK_LEN == table.num_hashed:
             return
-        for digest in self._digests(table, tokens):
+        for digest in self.digests_after(table, tokens):
             self._index.add(digest, int(table.blocks[table.num_hashed]))
             table.digests.append(digest)
+
+    def digests_after(self, table: BlockTable, tokens: IntArray) -> Iterator[bytes]:
+        """The digests of the full blocks of `tokens` that follow the table's hashed ones."""
+        digest = table.digests[-1] if table.digests else table.namespace
+        for start in range(table.num_hashed * BLOCK_LEN, len(tokens) - BLOCK_LEN + 1, BLOCK_LEN):
+            digest = block_digest(digest, tokens[start : start + BLOCK_LEN])
+            yield digest
+
+    def block_of(self, digest: bytes) -> int | None:
+        """The block that the index has by this digest, or None."""
+        return None if self._index is None else self._index.find(digest)
 
     def forget(self) -> None:
         """Take all idle blocks out of the index and free them, and drop all checkpoints."""
@@ -195,13 +206,6 @@ class BlockPool:
             assert not any(block in self._index.digests for block in self._free), "a free block that can be found"
         if self.states is not None:
             self.states.check_integrity()
-
-    def _digests(self, table: BlockTable, tokens: IntArray) -> Iterator[bytes]:
-        """The digests of the full blocks of `tokens` that follow the table's hashed ones."""
-        digest = table.digests[-1] if table.digests else table.namespace
-        for start in range(table.num_hashed * BLOCK_LEN, len(tokens) - BLOCK_LEN + 1, BLOCK_LEN):
-            digest = block_digest(digest, tokens[start : start + BLOCK_LEN])
-            yield digest
 
     def _take(self) -> int:
         """Give out a free block, or else the least recently used idle one."""

@@ -7,8 +7,9 @@ device it does once `settle` was called, before the next forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numba as nb
@@ -152,6 +153,36 @@ class KvStore:
         for group in self._groups.values():
             for tensor in group:
                 tensor.zero_()
+
+    @property
+    def layout(self) -> str:
+        """How a block's bytes lie: the type of its numbers, and of each shape the layers and widths."""
+        shapes = [(len(keys), *keys.shape[2:], values.shape[-1]) for keys, values in self._groups.values()]
+        return f"{self.dtype} {shapes}"
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block in all layers."""
+        return sum(tensor[:, 0].nbytes for group in self._groups.values() for tensor in group)
+
+    def read_block(self, block: int, content: NDArray[np.uint8]) -> None:
+        """Copy a block of all layers to `content` [block_bytes]. On the CPU alone."""
+        for part, numbers in self._parts(block, content):
+            part[...] = numbers
+
+    def write_block(self, block: int, content: NDArray[np.uint8]) -> None:
+        """Copy `content`, as `read_block` gave it, to a block of all layers. On the CPU alone."""
+        for part, numbers in self._parts(block, content):
+            numbers[...] = part
+
+    def _parts(self, block: int, content: NDArray[np.uint8]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """Parts of `content`, each with the numbers of the store that belong there."""
+        assert self._arrays, "a store on a device"
+        start = 0
+        for array in chain.from_iterable(self._arrays):
+            numbers = array[:, block]
+            yield content[start : start + numbers.nbytes].view(array.dtype).reshape(numbers.shape), numbers
+            start += numbers.nbytes
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy the content of one block to another, in all layers."""

@@ -13,6 +13,18 @@ from decoding.core.step_trace import StepTrace
 from decoding.core.token_logprobs import TokenLogprobs
 
 
+class PromptProgress(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """So many tokens of the request's prompt are known, and others of it run in the step that begins. Comes now and
+    then before the request's first `Tokens`, of a prompt that takes several steps.
+
+    processed includes cached, the tokens that another request had run already.
+    """
+
+    request_id: str
+    processed: int
+    cached: int
+
+
 class PromptLogprobs(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     """The log probabilities of a prompt's tokens, None for the first, which follows nothing. Comes once, before the
     request's first `Tokens`."""
@@ -72,4 +84,4 @@ class Failed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     code: str | None = None
 
 
-RequestEvent = PromptLogprobs | Traced | Tokens | Finished | Rejected | Failed
+RequestEvent = PromptProgress | PromptLogprobs | Traced | Tokens | Finished | Rejected | Failed

@@ -140,7 +140,9 @@ class StepStats(msgspec.Struct, kw_only=True, array_like=True):
 class EngineStats(msgspec.Struct, kw_only=True):
     """Gauges of the engine at present. slots_used: slots of blocks that requests hold; slots_cached: slots of blocks
     that no request holds but whose tokens a later prompt may reuse. state_bytes: of all states that layers carry from
-    token to token; state_checkpoints: how many of them are kept for later prompts."""
+    token to token; state_checkpoints: how many of them are kept for later prompts. kept_bytes: of the files of prompts;
+    kept_hits: prompts for which files were read since the start, kept_tokens: the tokens that were, kept_seconds: what
+    that took."""
 
     running: int
     waiting: int
@@ -153,3 +155,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     draft_bytes: int = 0  # weights of the draft model and its part of all slots
     state_bytes: int = 0
     state_checkpoints: int = 0
+    kept_bytes: int = 0
+    kept_hits: int = 0
+    kept_tokens: int = 0
+    kept_seconds: float = 0.0

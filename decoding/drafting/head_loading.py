@@ -47,15 +47,10 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
         folder = find_head(name)
         if fields is not None and is_block(fields):
             return BlockModel(load_block(folder, target), target)
-        head = load_head(folder, HeadTarget(target.embeddings, target.num_layers))
-        if target.packed_embedding is not None and not head.config.owns_embeddings:
-            head.embed_tokens = target.packed_embedding
+        head = load_head(folder, HeadTarget(target.shared.embeddings, target.num_layers))
+        if target.shared.packed_embedding is not None and not head.config.owns_embeddings:
+            head.embed_tokens = target.shared.packed_embedding
         return HeadModel(head, target, capture_on(target.device) if config.graphs else None)
-
-
-def is_head_name(name: str) -> bool:
-    """Whether a folder or hub name is a head's, by its config.json; False where there is none to be had."""
-    return _head_fields(name) is not None
 
 
 def _head_fields(name: str) -> dict[str, Any] | None:

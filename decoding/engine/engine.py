@@ -7,12 +7,13 @@ never on its neighbours, its drafter or the step it runs in.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import torch
 
 from decoding.cache.batch import pack
 from decoding.cache.block_pool import BLOCK_LEN
-from decoding.core.events import Finished, PromptLogprobs, Tokens
+from decoding.core.events import Finished, PromptLogprobs, PromptProgress, Tokens
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import EngineStats, RequestStats
 from decoding.costs.pricing import Pricing, Rate, losses
@@ -21,7 +22,8 @@ from decoding.engine.intake import Intake, check_queue, check_request
 from decoding.engine.isolation import Isolation
 from decoding.engine.resources import Resources
 from decoding.engine.scheduler import Scheduler
-from decoding.engine.sequence_step import SequenceStep
+from decoding.engine.sequence import namespace_of
+from decoding.engine.sequence_step import SequenceStep, progress_of
 from decoding.engine.step_result import StepResult
 from decoding.engine.tally import StepTally, outcome_of
 from decoding.engine.tracing import trace_step
@@ -31,6 +33,8 @@ from decoding.stores.session_store import SessionLimits, SessionStore
 
 GRAMMAR_PATIENCE = 0.02  # seconds that a step waits for a grammar when nothing else is to be done
 SESSIONS_NOTED_EVERY = 16  # steps
+
+Announce = Callable[[list[str], list[PromptProgress]], None]  # the requests' ids, and how far prompts are that go on
 
 
 class Engine:
@@ -44,6 +48,7 @@ class Engine:
         self.is_exact = self.model.is_exact or self.exact_rows >= resources.limits.max_batch_rows
         self.expected_bytes, self.draft_model = resources.expected_bytes, resources.draft_model
         self._drafting, self._kernels, self._grammars = resources.drafting, resources.kernels, resources.grammars
+        self._keeper = resources.keeper
         self.start_afresh(0.0)
 
     def start_afresh(self, load_seconds: float) -> None:
@@ -56,7 +61,8 @@ class Engine:
         bounds = config.session_bytes, per_key // config.workers, in_all // config.workers
         self.sessions = SessionStore(SessionLimits(*bounds, config.session_ttl))
         self._unlearnt: list[SequenceStep] = []  # of the last step: prompts that go on, which can wait for the next
-        self._intake = Intake(self.model.vocab_size, self._drafting, self.sessions, self._grammars.compile)
+        compile = self._grammars.compile
+        self._intake = Intake(self.model.vocab_size, self._drafting, self.sessions, compile, self._fetch)
         self._num_steps = 0
 
     @property
@@ -116,17 +122,17 @@ class Engine:
         return [*(sequence.request.id for sequence in self._scheduler.all()), *self._intake.pending]
 
     def step(
-        self, meanwhile: Callable[[], None] = lambda: None, announce: Callable[[list[str]], None] = lambda _: None
+        self, meanwhile: Callable[[], None] = lambda: None, announce: Announce = lambda _ids, _progress: None
     ) -> StepResult:
         """One packed forward over all running sequences. What is raised for one of them ends that one.
 
         meanwhile: what the caller has to do beside, for which there is time between launch and wait. announce: is told
-        the ids of the requests that the step runs, before it does.
+        which requests the step runs, before it does.
         """
         tally, result, isolation = StepTally(), StepResult(), Isolation()
         self._queue_ready(result)
         steps = self._scheduler.next_steps()
-        announce([step.sequence.request.id for step in steps])
+        announce([step.sequence.request.id for step in steps], progress_of(steps))
         if not steps:
             meanwhile()
             self._intake.wait(GRAMMAR_PATIENCE)
@@ -156,6 +162,8 @@ class Engine:
         tally.end_phase("observe")
         self._note_costs(steps, tally)
         self._note_sessions(steps)
+        if self._keeper is not None:
+            self._keeper.copy()
         result.events += isolation.retire_failed(self._scheduler)
         num_prefill_tokens = sum(len(step.chunk) for step in steps)
         result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self._scheduler.reuse, self.costs.curve)
@@ -164,14 +172,38 @@ class Engine:
         return result
 
     def on_idle(self) -> None:
-        """Measure on what steps cost, a moment, while nobody waits."""
-        self.costs.refine()
+        """Keep prompts, or else measure on what steps cost, a moment, while nobody waits."""
+        if self._keeper is not None and self._keeper.has_work:
+            self._keeper.copy(is_idle=True)
+        else:
+            self.costs.refine()
+
+    @property
+    def has_prompts_to_keep(self) -> bool:
+        """Whether `on_idle` is to be called again soon."""
+        return self._keeper is not None and self._keeper.has_work
+
+    def close(self, seconds: float) -> None:
+        """Write what prompts are still to be kept, as far as that takes no longer."""
+        if self._keeper is not None:
+            self._keeper.close(seconds)
 
     def _queue_ready(self, result: StepResult) -> None:
-        """Let those wait for their turn whose grammar is compiled by now."""
+        """Let those wait for their turn whose grammar is compiled, and whose prompt's rows are read, by now."""
         if self._intake.pending:
-            for sequence in self._intake.take_ready(result.events):
+            ready = self._intake.take_ready(result.events)
+            if self._keeper is not None:
+                self._keeper.settle()
+            for sequence in ready:
                 self._scheduler.add(sequence)
+
+    def _fetch(self, request: Request) -> Future[int] | None:
+        """Have a prompt's rows read that files have and memory has not, where none of them is to be scored."""
+        if self._keeper is None or request.sampling.prompt_logprobs is not None:
+            return None
+        num_spare = self.pool.num_available - self._scheduler.num_owed
+        reading = self._keeper.fetch(namespace_of(request), request.tokens[:-1], num_spare)
+        return None if reading is None else reading.ended
 
     def _price(self, steps: list[SequenceStep], isolation: Isolation) -> None:
         """Say what each sequence may draft, by how likely its next token is and by what a node costs at this load, and
@@ -241,6 +273,9 @@ class Engine:
             request = step.sequence.request
             if request.finish_reason is not None:
                 result.events.append(step.sequence.end(request.finish_reason))
+                if self._keeper is not None:
+                    step.sequence.publish(self.pool)
+                    self._keeper.keep(step.table)
                 self._scheduler.retire(request.id)
                 self.sessions.note_use([step.drafter.session])
 
@@ -268,7 +303,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """The engine now."""
-        draft = self.draft_model
+        draft, keeper = self.draft_model, self._keeper
         return EngineStats(
             running=self._scheduler.num_running,
             waiting=self._num_waiting,
@@ -281,4 +316,8 @@ class Engine:
             draft_bytes=draft.model.num_bytes + self.room.num_slots * draft.model.bytes_per_slot if draft else 0,
             state_bytes=self.pool.states.num_bytes if self.pool.states else 0,
             state_checkpoints=self.pool.states.num_checkpoints if self.pool.states else 0,
+            kept_bytes=keeper.folder.num_bytes if keeper else 0,
+            kept_hits=keeper.num_hits if keeper else 0,
+            kept_tokens=keeper.num_tokens if keeper else 0,
+            kept_seconds=keeper.seconds if keeper else 0.0,
         )

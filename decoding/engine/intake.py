@@ -1,15 +1,16 @@
-"""From requests to sequences: at once, or when the grammar of one is compiled, so that nobody waits for it; and what
-an engine can never serve, or not now.
+"""From requests to sequences: at once, or when the grammar of one is compiled and its prompt's rows are read from
+files, so that nobody else waits for these; and what an engine can never serve, or not now.
 
-Owns the requests whose grammar is being compiled. Knows nothing of steps or of how a grammar is compiled.
+Owns the requests that wait for such. Knows nothing of steps, nor of how a grammar is compiled or rows are read.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 from decoding.config import EngineConfig
 from decoding.core.events import RequestEvent
@@ -31,6 +32,7 @@ from decoding.sampling.token_lists import RecentLists
 from decoding.stores.session_store import SessionStore
 
 Compile = Callable[[Grammar], Compiling]
+Fetch = Callable[[Request], Future[int] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,50 +41,66 @@ class _Pending:
 
     request: Request
     start_drafter: StartDrafter | None
-    grammar: Compiling
+    grammar: Compiling | None
+    reading: Future[int] | None
     arrived: float = field(default_factory=time.monotonic)
+
+    @property
+    def awaited(self) -> list[Future[Any]]:
+        return [each for each in (self.grammar, self.reading) if each is not None and not each.done()]
 
 
 class Intake:
-    """vocab_size: V of the logits; compile: returns at once. pending: by id, the requests whose grammar is being
-    compiled."""
+    """vocab_size: V of the logits. compile, fetch: return at once; the latter has rows of a prompt read from files, if
+    any has them. pending: by id, the requests that wait for either."""
 
-    def __init__(self, vocab_size: int, drafting: Drafting, sessions: SessionStore, compile: Compile) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        drafting: Drafting,
+        sessions: SessionStore,
+        compile: Compile,
+        fetch: Fetch = lambda _: None,
+    ) -> None:
         self._vocab_size = vocab_size
         self._drafting = drafting
         self._sessions = sessions
         self._compile = compile
+        self._fetch = fetch
         self._lists = RecentLists(vocab_size)
         self.pending: dict[str, _Pending] = {}
 
     def take_on(self, request: Request, start_drafter: StartDrafter | None) -> Sequence | None:
-        """The sequence of a request; None for one that has to wait for its grammar. Raises RequestRejected for lists
-        that hold ids of no vocabulary."""
+        """The sequence of a request; None for one that has to wait for its grammar or rows. Raises RequestRejected for
+        lists that hold ids of no vocabulary."""
         self._lists.of(request.sampling)
-        grammar = request.sampling.grammar
-        if grammar is None:
+        grammar = None if request.sampling.grammar is None else self._compile(request.sampling.grammar)
+        reading = self._fetch(request)
+        if grammar is None and reading is None:
             return self._sequence(request, start_drafter, None, time.monotonic())
-        self.pending[request.id] = _Pending(request, start_drafter, self._compile(grammar))
+        self.pending[request.id] = _Pending(request, start_drafter, grammar, reading)
         return None
 
     def take_ready(self, events: list[RequestEvent]) -> list[Sequence]:
-        """The sequences whose grammar is compiled by now; the end of those that cannot be run after all is added to the
+        """The sequences that wait for nothing any more; the end of those that cannot be run after all is added to the
         events."""
         ready = []
-        for pending in [each for each in self.pending.values() if each.grammar.done()]:
-            request, grammar = self.pending.pop(pending.request.id).request, pending.grammar.result()
+        for pending in [each for each in self.pending.values() if not each.awaited]:
+            request = self.pending.pop(pending.request.id).request
+            grammar = None if pending.grammar is None else pending.grammar.result()
             if isinstance(grammar, RequestRejected):
                 events.append(rejected_by(request.id, grammar))
                 continue
             try:
-                ready.append(self._sequence(request, pending.start_drafter, grammar.new_matcher(), pending.arrived))
+                matcher = None if grammar is None else grammar.new_matcher()
+                ready.append(self._sequence(request, pending.start_drafter, matcher, pending.arrived))
             except Exception as error:
                 events.append(failed_by(request.id, error))
         return ready
 
     def wait(self, seconds: float) -> None:
-        """Until a grammar is compiled, at most so long."""
-        wait([pending.grammar for pending in self.pending.values()], seconds, FIRST_COMPLETED)
+        """Until something is there that was awaited, at most so long."""
+        wait([future for pending in self.pending.values() for future in pending.awaited], seconds, FIRST_COMPLETED)
 
     def drop(self, request_id: str) -> Request | None:
         """Give up a request; None if it is not here. Its grammar is compiled all the same: others may want it."""

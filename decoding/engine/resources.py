@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from decoding.cache.block_pool import BlockPool
 from decoding.cache.kv_store import KvStore
+from decoding.cache.prefix_keeper import PrefixKeeper
 from decoding.cache.top_token_store import TopTokenStore
 from decoding.config import EngineConfig
 from decoding.drafting.block.block_drafting import BlockDrafting
@@ -26,7 +27,8 @@ from decoding.sampling.step_sampler import StepSampler
 class Resources:
     """runner: of the target's forwards over `store`; exact_rows: in steps of up to so many tokens it gives a token the
     same bits however it is run; tops: what follows each token in the blocks of `pool`, where it is known; kernels:
-    those of drafting, which may still be coming; expected_bytes: of the process once the cache is full, sessions
+    those of drafting, which may still be coming; keeper: of prompts in files, None where none are kept;
+    expected_bytes: of the process once the cache is full, sessions
     apart."""
 
     model: TargetModel
@@ -44,4 +46,5 @@ class Resources:
     draft_model: DraftModel | HeadDrafting | BlockDrafting | None
     kernels: Kernels
     grammars: GrammarCompiler
+    keeper: PrefixKeeper | None
     expected_bytes: int

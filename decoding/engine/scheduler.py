@@ -63,6 +63,11 @@ class Scheduler:
         """How many wait or run."""
         return len(self._sequences)
 
+    @property
+    def num_owed(self) -> int:
+        """Blocks that those that run need for the tokens they have, and one each to grow by."""
+        return sum(map(_blocks_owed, self._queue.running))
+
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._sequences
 
@@ -143,7 +148,7 @@ class Scheduler:
     def _find_room(self, sequence: Sequence) -> bool:
         """Take over the blocks that hold its tokens; whether there is room for the rest beside what is owed to those
         that run, which others may have to make. Always, where nobody runs."""
-        num_owed = sum(map(_blocks_owed, self._queue.running))
+        num_owed = self.num_owed
         is_full = len(self._queue.running) and self._pool.num_available <= num_owed
         if is_full and self._victim_for_room(sequence, 1) is None:
             return False
@@ -156,7 +161,7 @@ class Scheduler:
                 sequence.release(self._pool)
                 return False
             self._preempt(victim)
-            num_owed = sum(map(_blocks_owed, self._queue.running))
+            num_owed = self.num_owed
         return True
 
     def _victim_for_room(self, sequence: Sequence, num_wanted: int) -> Sequence | None:

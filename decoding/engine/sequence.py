@@ -5,6 +5,7 @@ Owns its rows in the KV cache, its processors and its counts, and changes by its
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.kv_store import KvRows, slots_of
 from decoding.cache.prefix_index import namespace_digest
 from decoding.cache.top_token_store import TopTokenStore
-from decoding.core.events import Finished
+from decoding.core.events import Finished, PromptProgress
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import DraftOutcome, RequestStats
 from decoding.core.token_logprobs import TokenLogprobs
@@ -25,6 +26,13 @@ from decoding.drafting.sequence_drafter import SequenceDrafter
 from decoding.engine.sharing.fair_queue import Turn
 from decoding.sampling.law import Law, law_of
 from decoding.sampling.logits_processors import LogitsProcessors
+
+PROGRESS_SECONDS = 0.5  # at least, between two that are told of one prompt
+
+
+def namespace_of(request: Request) -> bytes:
+    """Requests share blocks where this is the same."""
+    return namespace_digest(request.tenant, request.cache_salt)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -43,6 +51,7 @@ class Sequence:
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])  # of tokens run so far
     arrived: float = field(default_factory=time.monotonic)
     first_token: float = 0.0
+    progress_told: float = -math.inf
     law: Law = field(init=False)
     turn: Turn = field(init=False)
     stats: RequestStats = field(init=False)
@@ -83,9 +92,8 @@ class Sequence:
     def find_rows(self, pool: BlockPool) -> int:
         """Take over blocks that hold its next tokens, be they run by now or in the coming step; how many tokens."""
         if self.rows is None:
-            names = (self.request.tenant, self.request.cache_salt)
             state = None if pool.states is None else pool.states.open()
-            self.rows = KvRows(pool.open(namespace_digest(*names)), state=state)
+            self.rows = KvRows(pool.open(namespace_of(self.request)), state=state)
         num_found = pool.find(self.rows.table, self.tokens_to_find) * BLOCK_LEN
         self.rows.length += num_found
         if num_found and self.rows.state is not None:
@@ -107,10 +115,15 @@ class Sequence:
         self.stats.cached_tokens += num_found
         return num_found
 
+    def publish(self, pool: BlockPool) -> None:
+        """Let its full blocks be found by the tokens they hold."""
+        if self.rows is not None:
+            pool.publish(self.rows.table, self.request.tokens[: self.rows.length])
+
     def release(self, pool: BlockPool) -> None:
         """Give up its blocks, if it has any; they can be found by the tokens they hold."""
         if self.rows is not None:
-            pool.publish(self.rows.table, self.request.tokens[: self.rows.length])
+            self.publish(pool)
             pool.release(self.rows.table)
             if self.rows.state is not None:
                 self.rows.state.pool.release(self.rows.state)
@@ -120,6 +133,14 @@ class Sequence:
     def note_preemption(self) -> None:
         """Its room went to another; it is run again later."""
         self.stats.preemptions += 1
+
+    def take_progress(self, now: float) -> PromptProgress | None:
+        """How far its prompt is, where that is to be told again. now: on the monotonic clock."""
+        if self.request.num_output or now - self.progress_told < PROGRESS_SECONDS:
+            return None
+        self.progress_told = now
+        processed, cached = self.num_committed, self.stats.cached_tokens
+        return PromptProgress(request_id=self.request.id, processed=processed, cached=cached)
 
     def note_chunk(self) -> None:
         """A chunk of the prompt was run that ends before the root."""

@@ -6,6 +6,7 @@ to the sequence itself happens by the sequence's own verbs.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from decoding.cache.batch import LogitRows, Segment, StepBatch
 from decoding.cache.block_pool import BLOCK_LEN, BlockTable
 from decoding.cache.kv_store import KvRows, slots_of
 from decoding.cache.top_token_store import TopTokenStore
+from decoding.core.events import PromptProgress
 from decoding.core.tree import DraftTree, IntArray, Verdict, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.state import NO_COST, DraftCost, KeptTokens
@@ -213,3 +215,10 @@ class SequenceStep:
         if top is not None and self.num_logits > len(self.tree):
             top = top.rows(self.num_logits - len(self.tree), self.num_logits).likeliest(self.drafter.num_top)
         self.drafter.observe(self.tree, self.drawn.verdict, top)
+
+
+def progress_of(steps: list[SequenceStep]) -> list[PromptProgress]:
+    """How far those prompts are that the steps do not bring to their end, where it is time to tell."""
+    now = time.monotonic()
+    progress = (step.sequence.take_progress(now) for step in steps if step.tree is None)
+    return [each for each in progress if each is not None]

@@ -8,11 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
 
 import torch
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
-from decoding.cache.prefix_index import PrefixIndex
+from decoding.cache.kv_store import KvStore
+from decoding.cache.prefix_folder import PrefixFolder
+from decoding.cache.prefix_index import DIGEST_BYTES, PrefixIndex
+from decoding.cache.prefix_keeper import PrefixKeeper
 from decoding.cache.state_pool import StatePool
 from decoding.cache.top_token_store import TopTokenStore
 from decoding.config import EngineConfig
@@ -31,16 +36,16 @@ from decoding.engine.limits import Limits, limits_for
 from decoding.engine.resources import Resources
 from decoding.engine.step_costs import StepCosts
 from decoding.engine.warm_up import run_first
+from decoding.errors import ConfigError
 from decoding.model.checkpoint import resolve
-from decoding.model.device.exactness import exact_rows
-from decoding.model.device.peak import meter_on, step_bytes
+from decoding.model.device.graph_runner import exact_rows
 from decoding.model.device.runner import Progress, silent
-from decoding.model.kept_timings import KeptTimings
 from decoding.model.loading import packed_kinds
-from decoding.model.memory import affordable_slots, expected_bytes, room_for, state_room
+from decoding.model.memory import affordable_slots, expected_bytes, meter_on, room_for, state_room, step_bytes
 from decoding.model.parallel.leader import LeadModel
 from decoding.model.refusal import refusing
 from decoding.model.target_model import TargetModel
+from decoding.model.timing import KeptTimings
 from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.sampling.grammar.compiler import GrammarCompiler
 from decoding.sampling.step_sampler import sampler_on
@@ -177,10 +182,29 @@ def _resources(
         drafting=Drafting(proposer, kernels.has, read_tree(config.tree) if config.tree else None),
         draft_model=proposer,
         kernels=kernels,
+        keeper=keeper_for(model, config, store, pool),
         grammars=GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build),
         expected_bytes=config.tensor_parallel_size  # of which no rank takes more than this one, which drafts as well
         * expected_bytes(model.device, room.num_slots * slot_bytes + state_bytes + code_bytes),
     )
+
+
+def keeper_for(model: TargetModel, config: EngineConfig, store: KvStore, pool: BlockPool) -> PrefixKeeper | None:
+    """What keeps prompts in the folder that `config` names. Raises ConfigError where that cannot be done."""
+    if config.prefix_dir is None:
+        return None
+    for is_so, reason in (
+        (not config.prefix_cache, "the prefix cache is off"),
+        (model.device.type != "cpu", "the cache is in a device's memory"),
+        (config.tensor_parallel_size > 1, "the cache is divided among several processes"),
+        (pool.states is not None, "this model's layers carry states beside it"),
+        (config.prefix_bytes < store.block_bytes, f"--prefix-bytes is less than one block's {store.block_bytes:,}"),
+    ):
+        if is_so:
+            raise ConfigError(f"prompts cannot be kept in {config.prefix_dir}: {reason}")
+    kind = blake2b(f"{model.fingerprint} {store.layout}".encode(), digest_size=DIGEST_BYTES).digest()
+    folder = PrefixFolder(Path(config.prefix_dir).expanduser(), config.prefix_bytes, kind, store.block_bytes)
+    return PrefixKeeper(folder, store, pool)
 
 
 def _step_bytes(models: Sequence[AnyDraftModel], limits: Limits, on_progress: Progress) -> int:

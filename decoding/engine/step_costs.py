@@ -15,8 +15,7 @@ import torch
 
 from decoding.costs.price import CostCurve, Curves
 from decoding.drafting.draft_model.state import DraftCost
-from decoding.model.kept_timings import KeptTimings
-from decoding.model.timing import Timed, Timing
+from decoding.model.timing import KeptTimings, Timed, Timing
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 

@@ -27,33 +27,35 @@ from decoding.model.blueprint import num_tensors, num_weights, read_config
 from decoding.model.files.gguf_file import GgufFile, read_gguf
 from decoding.model.files.gguf_model import weights_of
 from decoding.model.files.gguf_place import gguf_paths
-from decoding.model.files.gguf_types import BLOCK_FORMATS
-from decoding.model.files.quantized_checkpoint import Fields, Shards, is_packed_on_device
+from decoding.model.files.quantized_checkpoint import Shards, is_packed_on_device
 from decoding.model.files.quantized_checkpoint import weights_of as quantized_weights
 from decoding.model.files.skeleton import empty_model, fill, num_bytes_of, with_dense_embedding
-from decoding.model.files.weight import Target
-from decoding.model.linear.packed import can_pack
-from decoding.model.linear.roundings import kinds_of
 from decoding.model.memory import check_weights_fit
 from decoding.model.refusal import sentence
 from decoding.model.weights import load_weights
+from decoding.weights.groups import kernel_group
+from decoding.weights.kinds import Kind
+from decoding.weights.matrix import Target
+from decoding.weights.module_tensors import Fields
+from decoding.weights.numbers.onednn_floats import can_pack
+from decoding.weights.rounding import rounded_kinds
 
 NUM_SAMPLES, SAMPLE_BYTES = 1024, 4096  # blocks of each file that are hashed
 
 
 @dataclass(frozen=True, slots=True)
-class PackedWeights:
-    """What a model's state does not show. name: of the format of most weights, "" if none are packed; content: a hash
-    of them."""
+class Packing:
+    """Of packed weights, which a model's state does not show. name: of the kind of most, "" if none are packed;
+    content: a hash of them."""
 
     name: str = ""
     content: str = ""
 
 
-UNPACKED = PackedWeights()
+UNPACKED = Packing()
 
 
-def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, PackedWeights]:
+def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, Packing]:
     """The model, and what it holds packed. folder: as `resolve` returns it, with `config`
     resolved. Raises ConfigError with a message that continues "model ... cannot be loaded: ", and what transformers
     raises."""
@@ -87,10 +89,11 @@ def packed_kinds(config: EngineConfig) -> set[tuple[int, int]]:
     if not can_pack(device, dtype):
         return set()
     paths = gguf_paths(config.model, config.gguf_file, config.revision)
-    if not paths:
-        return kinds_of(config.weights, device, dtype)
-    types = {tensor.type_name for tensor in read_gguf(paths).tensors.values()}
-    return {(form.bits, form.group) for name, form in BLOCK_FORMATS.items() if name in types}
+    if paths:
+        kinds = {tensor.kind for tensor in read_gguf(paths).tensors.values()}
+    else:
+        kinds = set() if config.weights == "auto" else set(rounded_kinds(config.weights, device, dtype))
+    return {(kind.bits, kernel_group(kind.group)) for kind in kinds if kind.group}
 
 
 def _refuse_rounding(config: EngineConfig) -> None:
@@ -100,7 +103,7 @@ def _refuse_rounding(config: EngineConfig) -> None:
         )
 
 
-def load_gguf(file: GgufFile, folder: str, target: Target) -> tuple[PreTrainedModel, PackedWeights]:
+def load_gguf(file: GgufFile, folder: str, target: Target) -> tuple[PreTrainedModel, Packing]:
     """folder: of the small files made of it."""
     blueprint = read_config(folder, {"trust_remote_code": False})
     num_weights(blueprint, len(file.tensors), False)
@@ -108,17 +111,15 @@ def load_gguf(file: GgufFile, folder: str, target: Target) -> tuple[PreTrainedMo
     weights = with_dense_embedding(model, weights_of(file, model), target)
     check_weights_fit(num_bytes_of(weights, target), target.device)
     fill(model, weights, target)
-    numbers = Counter[str]()
+    numbers = Counter[Kind]()
     for tensor in file.tensors.values():
-        numbers[tensor.type_name] += prod(tensor.shape)
-    name = numbers.most_common(1)[0][0]
-    is_packed = target.is_packed and name in BLOCK_FORMATS
-    return model, PackedWeights(name if is_packed else "", content_of(file.paths))
+        numbers[tensor.kind] += prod(tensor.shape)
+    kind = numbers.most_common(1)[0][0]
+    is_packed = target.is_packed and not kind.is_float
+    return model, Packing(kind.name if is_packed else "", content_of(file.paths))
 
 
-def load_quantized(
-    blueprint: Any, fields: Fields, shards: Shards, target: Target
-) -> tuple[PreTrainedModel, PackedWeights]:
+def load_quantized(blueprint: Any, fields: Fields, shards: Shards, target: Target) -> tuple[PreTrainedModel, Packing]:
     """blueprint: the configuration. fields: of its quantization."""
     del blueprint.quantization_config
     num_weights(blueprint, len(shards.names()), False)
@@ -129,7 +130,7 @@ def load_quantized(
     with suppress(OSError):  # there is none
         model.generation_config = GenerationConfig.from_pretrained(shards.paths[0].parent)
     name = str(fields["quant_method"]) if target.is_packed else ""
-    return model, PackedWeights(name, content_of(shards.paths))
+    return model, Packing(name, content_of(shards.paths))
 
 
 def _fields(quantization: Any) -> Fields:

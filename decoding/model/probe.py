@@ -16,7 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from decoding.core.layer import LayerSpec
-from decoding.errors import ModelRefused
+from decoding.errors import ModelRefused, PartRefused
 from decoding.model.refusal import is_device_error
 from decoding.model.seam import AttentionCall, MaskTag, observed
 from decoding.model.state.sites import Names, Site
@@ -38,39 +38,41 @@ def probe(model: PreTrainedModel, names: Names) -> Probed:
     vocab_size = model.get_input_embeddings().num_embeddings
     ids_1N = torch.arange(PROBE_LEN, device=model.device)[None] % vocab_size
     positions_1N = torch.arange(PROBE_LEN, device=model.device)[None]
-    kind = model.config.model_type
     try:
-        with observed(model, recorder), names.recorded() as sites, torch.inference_mode():
-            model(input_ids=ids_1N, position_ids=positions_1N, use_cache=False)
-    except Exception as error:  # modelling code may raise anything; the caller needs one sentence
-        if is_device_error(error):
-            raise
-        cause = f"{type(error).__name__}: {error}"
-        if MaskTag.__name__ in cause:
-            cause = "it computes with the masks that it asks for"
-        reason = f"its forward does not run through the attention interface ({cause})"
-        raise ModelRefused(f"{kind} cannot be served: {reason}") from error
-    _check_calls(model, recorder, sites)
+        try:
+            with observed(model, recorder), names.recorded() as sites, torch.inference_mode():
+                model(input_ids=ids_1N, position_ids=positions_1N, use_cache=False)
+        except Exception as error:  # modelling code may raise anything; the caller needs one sentence
+            if is_device_error(error):
+                raise
+            raise PartRefused(_cause_of(error)) from error
+        _check_calls(model, recorder, sites)
+    except PartRefused as refused:  # of parts that the model's own code cannot be left to
+        raise ModelRefused(f"{model.config.model_type} cannot be served: {refused}") from refused
     return Probed(recorder.layers, sites)
 
 
+def _cause_of(error: Exception) -> str:
+    cause = f"{type(error).__name__}: {error}"
+    if MaskTag.__name__ in cause:
+        cause = "it computes with the masks that it asks for"
+    return f"its forward does not run through the attention interface ({cause})"
+
+
 def _check_calls(model: PreTrainedModel, recorder: _Recorder, sites: list[Site]) -> None:
-    kind = model.config.model_type
     num_layers = getattr(model.config.get_text_config(), "num_hidden_layers", len(recorder.layers))
     if not recorder.layers and not sites:
-        raise ModelRefused(f"{kind} cannot be served: no layer calls transformers' attention interface")
+        raise PartRefused("no layer calls transformers' attention interface")
     if recorder.unknown:
-        options = " and ".join(recorder.unknown)
-        raise ModelRefused(f"{kind} cannot be served: its attention has {options}, which no kernel here computes")
+        raise PartRefused(f"its attention has {' and '.join(recorder.unknown)}, which no kernel here computes")
     if recorder.repeated:
-        raise ModelRefused(
-            f"{kind} cannot be served: a layer attends more than once per forward, "
-            "so its keys and values have no single place per token"
+        raise PartRefused(
+            "a layer attends more than once per forward, so its keys and values have no single place per token"
         )
     if len(recorder.layers) < num_layers and not sites:
-        raise ModelRefused(
-            f"{kind} cannot be served: only {len(recorder.layers)} of its {num_layers} layers attend; the others "
-            "carry a state in a way of their own, which a tree of candidates would mix up"
+        raise PartRefused(
+            f"only {len(recorder.layers)} of its {num_layers} layers attend; the others carry a state in a way of "
+            "their own, which a tree of candidates would mix up"
         )
 
 

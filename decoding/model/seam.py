@@ -22,6 +22,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from decoding.attention.backend import AttentionBackend
 from decoding.core.layer import LayerSpec
 from decoding.errors import ModelRefused
+from decoding.model.replacing.replacer import Replaced
 
 SERVING, TRACED, PROBING = "gander", "gander_traced", "gander_probe"
 
@@ -50,11 +51,13 @@ class Observer(Protocol):
 
 
 class Seam:
-    """One model's attention: its layers, its backend, and the plan of the step that is running."""
+    """One model's attention: its layers, its backend, and the plan of the step that is running. replaced: for a
+    report."""
 
     def __init__(self, layers: Sequence[tuple[nn.Module, LayerSpec]], backend: AttentionBackend) -> None:
         self.backend = backend
         self._plan: Any = None
+        self.replaced = Replaced("calls of attention answered", len(layers), tuple(layer for _, layer in layers))
         self._numbered = {getattr(module, "layer_idx", None): layer for module, layer in layers}
         self._is_numbered = len(self._numbered) == len(layers) and None not in self._numbered
         for module, layer in layers:

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from decoding.attention.backend import StaticAttention
@@ -23,8 +20,8 @@ from decoding.attention.exact import arithmetic
 from decoding.cache.batch import StepBatch
 from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.cache.step_tensors import StepTensors
-from decoding.config import EngineConfig, Weights
-from decoding.errors import ConfigError, ModelRefused, listed
+from decoding.config import EngineConfig
+from decoding.errors import ConfigError, ModelRefused
 from decoding.model.checkpoint import (
     eos_token_ids,
     fingerprint,
@@ -36,36 +33,17 @@ from decoding.model.checkpoint import (
     resolve_kv_dtype,
 )
 from decoding.model.device.capture import Capture, capture_on
-from decoding.model.device.compiling import LEAST_ROWS
 from decoding.model.device.graph_runner import BUCKETS, FIXED_ROWS, GraphRunner, buckets_for
-from decoding.model.device.runner import Forward, Progress, Runner, silent
-from decoding.model.device.static_forward import StaticForward
-from decoding.model.device.stopwatch import stopwatch_on
-from decoding.model.experts.fused import fuse_experts
-from decoding.model.experts.interface import use_experts
-from decoding.model.experts.mixtures import Mixtures
-from decoding.model.experts.panel_linear import has_panels
-from decoding.model.experts.reading import separate_experts
-from decoding.model.experts.router import fuse_routers
+from decoding.model.device.runner import Forward, Progress, Runner, silent, stopwatch_on
+from decoding.model.device.static_forward import LEAST_ROWS, StaticForward
+from decoding.model.experts.cpu_experts import Mixtures
 from decoding.model.features import FeatureTap
-from decoding.model.files.skeleton import ScaledEmbedding
-from decoding.model.layers import activations
-from decoding.model.layers.activations import fuse_activations
-from decoding.model.layers.fuse import fuse_layers
-from decoding.model.layers.norms import fuse_norms
-from decoding.model.layers.stack import stack_of
-from decoding.model.linear import exact as linear_exact
-from decoding.model.linear.grouped import GroupedEmbedding
-from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
-from decoding.model.linear.roundings import check_rounding, round_weights
-from decoding.model.linear.row_counts import code_bytes, padded
-from decoding.model.linear.sizes import num_bytes_in, num_weights_in
-from decoding.model.loading import UNPACKED, PackedWeights, load_model
+from decoding.model.loading import UNPACKED, Packing, load_model
 from decoding.model.probe import probe
 from decoding.model.refusal import refusing
-from decoding.model.rowwise import row_safe
-from decoding.model.rowwise.replaced_functions import ReplacedFunctions, Replacements
-from decoding.model.rowwise.row_safe import make_row_safe
+from decoding.model.replacing.preparation import Preparation
+from decoding.model.replacing.replacer import Report
+from decoding.model.replacing.rules import functions_on_device
 from decoding.model.seam import SERVING, Seam, set_implementation
 from decoding.model.self_test import (
     TOLERANCES,
@@ -75,19 +53,15 @@ from decoding.model.self_test import (
     self_test_case,
     trial_steps,
 )
+from decoding.model.shared_parts import SharedParts
 from decoding.model.state.sites import Names
 from decoding.model.state.state_seam import StateSeam
+from decoding.model.step_forward import StepForward
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
-
-
-class SharedParts(NamedTuple):
-    """Of a model, what a head that comes with it computes with. config: of the text model. norm: the last one."""
-
-    config: Any
-    embedding: nn.Module
-    norm: nn.Module
-    output: nn.Module
-
+from decoding.weights.linear import num_bytes_in, num_packed_shapes, num_weights_in
+from decoding.weights.numbers.onednn_floats import can_pack
+from decoding.weights.rounding import check_rounding
+from decoding.weights.row_counts import code_bytes
 
 # Shape suffixes: M tokens of the step, R tokens that need logits, L those and padding, V vocabulary, E model width.
 
@@ -100,7 +74,7 @@ class TargetModel:
     fingerprint: changes whenever the same seed might give another reply; identity: changes only with the model.
     is_row_exact: it runs by kernels that are made for this on a GPU, too. taps: record its features for draft heads.
     fixed_rows: captured forwards have at least so many tokens.
-    ranks: the processes without which it cannot run, if it is divided.
+    ranks: the processes without which it cannot run, if it is divided. shared: what heads may call.
     """
 
     def __init__(
@@ -109,7 +83,7 @@ class TargetModel:
         config: EngineConfig,
         progress: Progress,
         capture: Capture | None = None,
-        packed: PackedWeights = UNPACKED,
+        packed: Packing = UNPACKED,
     ) -> None:
         """model: in evaluation mode, on its device and in its dtype; its modules will be replaced. config: resolved.
 
@@ -134,13 +108,13 @@ class TargetModel:
         self.taps: list[FeatureTap] = []
         self.fixed_rows = FIXED_ROWS
         self.ranks: tuple[int, ...] = ()
-        self.mixtures: Mixtures | None = None  # whose experts run together
-        self._model = model
+        self._model, self.shared = model, SharedParts(model)
         self._new_stopwatch = stopwatch_on(self.device)
-        self._has_experts = self.device.type == "cpu" and capture is None and use_experts(model)
+        self._preparation = prepared = Preparation(model, serves_experts=is_on_cpu and capture is None)
         if config.weights != "auto":
             progress(f"Rounding weights to {config.weights}", 0.5)
-            self._round_weights(config.weights)
+            self.weights = prepared.round(config.weights)
+            self.num_bytes = num_bytes_in(model)
         progress("Probing the model's attention layers", 0.6)
         freeze_rope(model, self.max_model_len)
         names = Names(model)
@@ -149,29 +123,30 @@ class TargetModel:
         self._capture = capture = None if sites else capture
         case = self_test_case(self.vocab_size)
         expected = own_logits(model, case)
-        if self.attention == "triton" and not config.compile:
-            _group_experts(model, progress)
+        runs_by_triton = self.attention == "triton" and not config.compile
+        if runs_by_triton:
+            prepared.place_device_experts()
         self.layers = tuple(layer for _, layer in layers)
         self.is_row_exact = config.exact and self.attention == "triton"  # a CPU's own kernels are anyway
         backend = new_backend(self.attention, self.layers, self.dtype, self.device, self.is_row_exact)
         self._seam = Seam(layers, backend)
         self.fingerprint = self._first_fingerprint(config.tensor_parallel_size)
         set_implementation(model, SERVING)
-        self._is_packed, self._few_rows = False, 0
-        self._forward: Any = model  # or a `Stack` that replaces it
-        self._replaced: Replacements = {}  # functions of torch, by what takes their place
+        prepared.note_seams(self._seam, self._states)
+        self._forward = StepForward(model, self._seam, self._states)
         if capture is None and can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
             is_divided = config.tensor_parallel_size > 1
-            self._prepare_for_cpu(is_divided)
+            prepared.replace_parts(self._forward, bool(sites), is_divided)
             if self.attention == "exact" and not is_divided:  # a fused layer would not add up what other ranks compute
-                self._fuse(trial_steps(self, case))
-        if self.is_row_exact:
-            self._replaced.update(_row_exact_functions())
-        self._static = StaticForward(model, self._seam, self._replaced)
+                prepared.fuse(self._seam, self._forward, trial_steps(self, case), self.taps)
+        self._forward.functions |= functions_on_device(self.is_row_exact)
+        self._static = StaticForward(model, self._seam, self._forward.functions)
         num_fused = 0
-        if self.attention == "triton" and not config.compile:
-            num_fused = self._fuse_on_device(trial_steps(self, case), progress)
+        if runs_by_triton:
+            progress("Fusing layers", 0.8)
+            num_fused = prepared.fuse_on_device(self._seam, self._forward, trial_steps(self, case))
+        progress(str(self.replaced), 0.85)
         progress("Testing tree decoding against plain decoding", 0.9)
         report = self_test(self, case, expected)
         self.is_exact = report.is_exact and self.attention == "exact"
@@ -209,50 +184,15 @@ class TargetModel:
         attention = resolve_attention(config.attention, model.device.type, name)
         return cls(model.eval(), replace(config, attention=attention), silent, capture)
 
-    def _round_weights(self, weights: Weights) -> None:
-        check_rounding(weights, self.device, self.dtype)
-        if self._has_experts and has_panels(self.device, self.dtype):
-            separate_experts(self._model, self.dtype)
-        self.weights = round_weights(weights, self._model)
-        self.num_bytes = num_bytes_in(self._model)
+    @property
+    def replaced(self) -> Report:
+        """What stands for which of the model's modules, and why nothing does for others."""
+        return self._preparation.report
 
-    def _prepare_for_cpu(self, is_divided: bool) -> None:
-        """Replace modules by faster ones whose result for a token does not depend on other tokens."""
-        if self._has_experts and has_panels(self.device, self.dtype):
-            separate_experts(self._model, self.dtype)
-            fused = fuse_experts(self._model, self.dtype)
-            self.mixtures = Mixtures(fused) if fused else None
-            fuse_routers(self._model, self.dtype)
-        pack_linears(self._model)
-        if not is_divided:  # each rank finds it by the clock, and all must pad alike
-            self._few_rows = num_few_rows(self._model)
-        fuse_activations(self._model, self.dtype)
-        make_row_safe(self._model)
-        fuse_norms(self._model, self.dtype)
-        self._is_packed = True
-        if self._has_experts or (self._states is not None and self.dtype == torch.float32):
-            self._replaced.update(linear_exact.REPLACED)
-        if self._states is not None:
-            self._replaced.update(row_safe.REPLACED | activations.REPLACED)
-
-    def _fuse(self, trials: Sequence[StepBatch]) -> None:
-        """Fuse layers, and if possible the whole forward, into single calls, where that leaves all bits the same."""
-        fuse_layers(self._model, self._seam, self._run, trials)
-        expected = [self._run(batch) for batch in trials]
-        self._forward = stack_of(self._model, self.taps) or self._model
-        if not all(map(torch.equal, map(self._run, trials), expected)):
-            self._forward = self._model
-
-    def _fuse_on_device(self, trials: Sequence[StepBatch], progress: Progress) -> int:
-        """Have layers run in few launches where they then compute the same, and report how many do, and why others do
-        not."""
-        from decoding.model.device.layers.fuse import fuse_device_layers  # Triton may not be installed elsewhere
-
-        progress("Fusing layers", 0.8)
-        fusion = fuse_device_layers(self._model, self._seam, self._run, trials)
-        why = f"; others are not: {listed(fusion.reasons)}" if fusion.reasons else ""
-        progress(f"{fusion.num_fused} of {len(self.layers)} layers are fused{why}", 0.85)
-        return fusion.num_fused
+    @property
+    def mixtures(self) -> Mixtures | None:
+        """Of experts that run together; None if there are none."""
+        return self._preparation.mixtures
 
     def _first_fingerprint(self, num_ranks: int) -> str:
         """Of what shapes logits before the self-test has said more."""
@@ -279,7 +219,7 @@ class TargetModel:
 
     def code_bytes(self, most_rows: int) -> int:
         """The bytes of code that oneDNN will keep for forwards of up to `most_rows` tokens."""
-        return code_bytes(num_packed_shapes(self._model), self._few_rows, most_rows)
+        return code_bytes(num_packed_shapes(self._model), self._forward.few_rows or 0, most_rows)
 
     @property
     def bytes_per_slot(self) -> int:
@@ -291,45 +231,11 @@ class TargetModel:
         return 0 if self._states is None else self._states.shape.num_bytes(self.dtype)
 
     @property
-    def embeddings(self) -> torch.Tensor:
-        """[V, E], as the model holds them; a copy if they are packed."""
-        if self.packed_embedding is not None:
-            return self.packed_embedding(torch.arange(self.vocab_size))
-        weight_VE: torch.Tensor = self._model.get_input_embeddings().weight
-        return weight_VE
-
-    @property
-    def packed_embedding(self) -> GroupedEmbedding | None:
-        """What looks up packed embeddings; None if they are not packed."""
-        embedding = self._model.get_input_embeddings()
-        embedding = embedding.embedding if isinstance(embedding, ScaledEmbedding) else embedding
-        return embedding if isinstance(embedding, GroupedEmbedding) else None
-
-    @property
-    def model_type(self) -> str:
-        """transformers' name of the text model's type."""
-        return str(self._model.config.get_text_config().model_type)
-
-    @property
-    def shared(self) -> SharedParts:
-        """What a head of its own may call, but not change. For models whose last norm is named as Llama's is."""
-        model: Any = self._model
-        norm = model.get_decoder().norm
-        return SharedParts(model.config.get_text_config(), model.get_input_embeddings(), norm, self.output)
-
-    @property
-    def output(self) -> nn.Module:
-        """The layer that gives logits, which a head may call, but not change."""
-        model: Any = self._model
-        output: nn.Module = model.get_output_embeddings()
-        return output
-
-    @property
     def num_layers(self) -> int:
         """Of the decoder, attending or not: what a head counts when it names those that it reads."""
         if self._states is None:
             return len(self.layers)
-        return int(self._model.config.get_text_config().num_hidden_layers)
+        return int(self.shared.config.num_hidden_layers)
 
     def tap(self, layers: Sequence[int]) -> FeatureTap:
         """Record these layers' inputs from the next forward on. Raises ModelRefused if the layers cannot be found."""
@@ -375,26 +281,7 @@ class TargetModel:
         return self.launch(batch).logits_RV
 
     def _run(self, batch: StepBatch) -> torch.Tensor:
-        ids_1M = self._padded(torch.from_numpy(batch.ids_M))[None]
-        positions_1M = self._padded(torch.from_numpy(batch.positions_M))[None]
-        rows_R = self._padded(torch.from_numpy(batch.logit_rows_R))  # the head is a linear layer like the others
-        num_logits = len(batch.logit_rows_R)
-        with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode())
-            if self._replaced:
-                stack.enter_context(ReplacedFunctions(self._replaced))
-            if self._states is not None:
-                stack.enter_context(self._states.running(batch))
-            stack.enter_context(self._seam.running(self._seam.backend.prepare(batch)))
-            logits_1RV: torch.Tensor = self._forward(
-                input_ids=ids_1M.to(self.device, non_blocking=True),
-                position_ids=positions_1M.to(self.device, non_blocking=True),
-                use_cache=False,
-                logits_to_keep=rows_R.to(self.device, non_blocking=True),
-            ).logits
-        if logits_1RV.shape[1] != len(rows_R):  # a model without `logits_to_keep` gives logits of all tokens
-            logits_1RV = logits_1RV[:, rows_R]
-        return logits_1RV[0, :num_logits].float().contiguous()
+        return self._forward.run(batch)
 
     def _run_on_device(self, batch: StepBatch) -> torch.Tensor:
         """The same, compiled if it is."""
@@ -419,20 +306,3 @@ class TargetModel:
             self._static.compile(attention.prepare(batch), self._run(batch), TOLERANCES[self.dtype])
         except ModelRefused as refused:
             progress(f"The model runs as it is: {refused}", 0.95)
-
-    def _padded(self, numbers_M: torch.Tensor) -> torch.Tensor:
-        is_run_by_onednn = self._is_packed and len(numbers_M) > self._few_rows
-        return padded(numbers_M, self._few_rows) if is_run_by_onednn else numbers_M
-
-
-def _group_experts(model: nn.Module, progress: Progress) -> None:
-    from decoding.model.device.grouped_experts import group_experts  # Triton may not be installed elsewhere
-
-    if reasons := group_experts(model):
-        progress(f"Some experts run one after another: {listed(reasons)}", 0.6)
-
-
-def _row_exact_functions() -> Replacements:
-    from decoding.model.device.row_exact import REPLACED  # Triton may not be installed elsewhere
-
-    return REPLACED

@@ -43,7 +43,7 @@ class ContextMatch:
     """What the context says comes next.
 
     chain: int32, the continuation, empty without a match. suffix_len: how many last tokens the copied
-    occurrence shares with the sequence (at most 32). num_occurrences: of the longest matching n-gram.
+    occurrence shares with the sequence (at most 32).
     by_lengths, by_occurrences: the two definitions of consensus, of the paper (section 4.3: two n-gram
     lengths agree on the first token) and of its published code (two or more occurrences of the longest
     matching n-gram, all followed by the same token).
@@ -51,7 +51,6 @@ class ContextMatch:
 
     chain: NDArray[np.int32]
     suffix_len: int
-    num_occurrences: int
     by_lengths: bool
     by_occurrences: bool
 
@@ -93,11 +92,11 @@ class ContextIndex:
 
         A copy that reaches the end of `tokens` goes on with its own beginning: a loop is a loop.
         """
-        position, suffix_len, count, consensus = find_match(self.arrays, tokens, tokens[-MAX_SUFFIX:])
+        position, suffix_len, consensus = find_match(self.arrays, tokens, tokens[-MAX_SUFFIX:])
         chain = np.empty(max_chain if position >= 0 else 0, np.int32)
         copy_continuation(tokens, position, chain)
         by_lengths, by_occurrences = bool(consensus & BY_LENGTHS), bool(consensus & BY_OCCURRENCES)
-        return ContextMatch(chain, suffix_len, count, by_lengths, by_occurrences)
+        return ContextMatch(chain, suffix_len, by_lengths, by_occurrences)
 
 
 def _free_slots(num_lengths: int, num_slots: int) -> NDArray[np.int32]:
@@ -189,18 +188,18 @@ def _longest_suffix(
 
 
 @nb.njit(cache=True)
-def find_match(index: ContextArrays, tokens: NDArray[np.int32], query: NDArray[np.int32]) -> tuple[int, int, int, int]:
-    """Where the end of `query` occurred before: (last position, shared suffix, occurrences, consensus bits).
+def find_match(index: ContextArrays, tokens: NDArray[np.int32], query: NDArray[np.int32]) -> tuple[int, int, int]:
+    """Where the end of `query` occurred before: (last position, shared suffix, consensus bits).
 
     tokens: int32 [t], the indexed sequence. query: int32 [q], q <= 32 last tokens of any path that
     extends it. Position -1 means no match. By-lengths consensus counts n-gram lengths whose latest
     occurrence is followed by the same token as the match.
     """
-    found, found_len, count, consensus, agreeing = -1, 0, 0, 0, 0
+    found, found_len, consensus, agreeing = -1, 0, 0, 0
     end = len(query) - 1
     longest, shortest = min(LONGEST_NGRAM, len(query)), _shortest(index.slots)
     if longest < shortest or index.slots[0, _probe(index.slots, tokens, query, end, shortest), _FIRST] < 0:
-        return found, found_len, count, consensus  # what has no match of a few tokens has none of more
+        return found, found_len, consensus  # what has no match of a few tokens has none of more
     for ngram in range(longest, shortest - 1, -1):
         level = ngram - shortest
         slot = _probe(index.slots, tokens, query, end, ngram)
@@ -209,14 +208,13 @@ def find_match(index: ContextArrays, tokens: NDArray[np.int32], query: NDArray[n
             continue
         if found < 0:
             found, found_len = _longest_suffix(index.earlier[level], latest, tokens, query)
-            count = index.slots[level, slot, _COUNT]
-            if count > 1 and index.slots[level, slot, _AGREES] == 1:
+            if index.slots[level, slot, _COUNT] > 1 and index.slots[level, slot, _AGREES] == 1:
                 consensus |= BY_OCCURRENCES
         if tokens[latest + 1] == tokens[found + 1]:
             agreeing += 1
     if agreeing >= 2:
         consensus |= BY_LENGTHS
-    return found, found_len, count, consensus
+    return found, found_len, consensus
 
 
 @nb.njit(cache=True)

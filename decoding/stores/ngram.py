@@ -79,11 +79,6 @@ class NgramStore(SuccessorTable):
         is_firm = np.ones(len(contexts), np.bool_) if is_firm is None else is_firm
         harvest_rows(self.arrays, contexts, top_ids, top_probabilities, is_firm)
 
-    def successors(self, context: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.float32], int]:
-        """Next tokens and probabilities by the longest n-gram known, and its n; 0 when there is none."""
-        entry, ngram = find_longest(self.arrays, context)
-        return *self.successors_of(entry), ngram
-
     def check_integrity(self) -> None:
         """Raise AssertionError unless counts, bounds and every entry's order and sum hold."""
         super().check_integrity()

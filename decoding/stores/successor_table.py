@@ -81,14 +81,6 @@ class SuccessorTable:
             self.arrays = larger
             self.most_used = self._most_used()
 
-    def successors_of(self, entry: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Copies of an entry's tokens and probabilities, most likely first; both empty for entry -1."""
-        if entry < 0:
-            return np.empty(0, np.int32), np.empty(0, np.float32)
-        ids = self.arrays.ids[entry]
-        num_known = int((ids != NO_TOKEN).sum())
-        return ids[:num_known].copy(), self.arrays.probabilities[entry, :num_known].copy()
-
     def is_sound(self, vocab_size: int) -> bool:
         """Whether the arrays, which came from outside, are such as this table writes."""
         keys, _, seen, ids, probabilities, counters = self.arrays

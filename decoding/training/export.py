@@ -33,8 +33,3 @@ def load_exported(folder: Path, device: torch.device) -> LlamaForCausalLM:
     """The exported model for evaluation: its rounded weights as 32-bit floats."""
     model = LlamaForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
     return model.to(device).eval()
-
-
-def folder_bytes(folder: Path) -> int:
-    """The size of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

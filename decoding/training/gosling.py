@@ -5,9 +5,12 @@ at any time and started again.
 """
 
 import argparse
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -17,9 +20,8 @@ from transformers import LlamaForCausalLM
 
 from decoding.core.files.output import claim_folder, replace_file
 from decoding.model.checkpoint import BUNDLED_FOLDER
-from decoding.training.card import Account, ModelAccount, write_account
-from decoding.training.evaluate import agreement, held_out_losses, score_skills
-from decoding.training.export import export_model, folder_bytes, load_exported
+from decoding.training.evaluate import Scores, agreement, held_out_losses, score_skills
+from decoding.training.export import export_model, load_exported
 from decoding.training.recipe import BUNDLED, Recipe
 from decoding.training.tokenizer import train_tokenizer
 from decoding.training.tokens import Shares, TokenisedCorpus, load_corpus, save_corpus, tokenise_mixture
@@ -76,15 +78,16 @@ def fresh_model(place: Workplace, shape: Shape) -> LlamaForCausalLM:
     return make_model(shape, place.seed).to(place.device)
 
 
-def tell(runs: list[Trainer], losses: dict[str, float]) -> ModelAccount:
-    """The account of a model trained in one or more runs."""
-    return ModelAccount(
-        num_parameters=sum(weight.numel() for weight in runs[0].model.parameters()),
-        num_steps=sum(run.progress.step for run in runs),
-        num_tokens=sum(run.progress.num_tokens for run in runs),
-        seconds=sum(run.progress.seconds for run in runs),
-        losses=losses,
-    )
+def tell(runs: list[Trainer], losses: dict[str, float], scores: Scores) -> dict[str, Any]:
+    """What the evaluation file says of a model trained in one or more runs."""
+    return {
+        "parameters": sum(weight.numel() for weight in runs[0].model.parameters()),
+        "steps": sum(run.progress.step for run in runs),
+        "training_tokens": sum(run.progress.num_tokens for run in runs),
+        "training_seconds": round(sum(run.progress.seconds for run in runs)),
+        "held_out_loss": losses,
+        "scores": scores.to_dict(),
+    }
 
 
 def train_target(place: Workplace, recipe: Recipe, tokenizer: Tokenizer, corpus: TokenisedCorpus) -> list[Trainer]:
@@ -99,8 +102,8 @@ def train_target(place: Workplace, recipe: Recipe, tokenizer: Tokenizer, corpus:
     return runs
 
 
-def make_gosling(place: Workplace, recipe: Recipe) -> Account:
-    """Makes all parts and writes the model folder."""
+def make_gosling(place: Workplace, recipe: Recipe) -> dict[str, Any]:
+    """Make all parts and write the model folder with its `evaluation.json`, whose content it returns."""
     tokenizer = prepare_tokenizer(place)
     corpus = prepare_corpus(place, tokenizer, "corpus", recipe.corpus_tokens, recipe.shares)
     runs = train_target(place, recipe, tokenizer, corpus)
@@ -110,41 +113,32 @@ def make_gosling(place: Workplace, recipe: Recipe) -> Account:
     place.console.print("Writing the model folder and checking it.")
     export_model(target, tokenizer, place.out)
     export_model(draft.model, tokenizer, place.out / DRAFT_FOLDER)
-    account = check_folder(place, recipe, tokenizer, runs, [draft])
-    write_account(account, place.out)
-    return account
+    evaluation = check_folder(place, recipe, tokenizer, runs, [draft])
+    (place.out / "evaluation.json").write_text(json.dumps(evaluation, indent=2) + "\n", encoding="utf-8")
+    return evaluation
 
 
 def check_folder(
     place: Workplace, recipe: Recipe, tokenizer: Tokenizer, target: list[Trainer], draft: list[Trainer]
-) -> Account:
-    """Evaluates the written weights, which are rounded, instead of the trained ones."""
+) -> dict[str, Any]:
+    """Evaluate the written weights, which are rounded, instead of the trained ones."""
     model = load_exported(place.out, place.device)
     small = load_exported(place.out / DRAFT_FOLDER, place.device)
     counts = (recipe.num_problems, recipe.num_other_prompts)
-    return Account(
-        recipe=recipe,
-        seed=place.seed,
-        device=describe_device(place.device),
-        num_bytes=folder_bytes(place.out),
-        target=tell(target, held_out_losses(model, tokenizer)),
-        draft=tell(draft, held_out_losses(small, tokenizer)),
-        scores=score_skills(model, tokenizer, *counts),
-        draft_scores=score_skills(small, tokenizer, *counts),
-        agreement=agreement(model, small, tokenizer, recipe.num_other_prompts),
-    )
+    return {
+        "seed": place.seed,
+        "held_out_problems": recipe.num_problems,
+        "held_out_prompts_of_other_skills": recipe.num_other_prompts,
+        "target": tell(target, held_out_losses(model, tokenizer), score_skills(model, tokenizer, *counts)),
+        "draft": tell(draft, held_out_losses(small, tokenizer), score_skills(small, tokenizer, *counts)),
+        "draft_agrees_with_target": agreement(model, small, tokenizer, recipe.num_other_prompts),
+        "versions": {name: version(name) for name in ("torch", "transformers")},
+    }
 
 
 def choose_device(name: str) -> torch.device:
     """The device by its name; `auto` is the GPU if there is one."""
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-
-
-def describe_device(device: torch.device) -> str:
-    """The device in words for the card."""
-    if device.type == "cuda":
-        return f"one {torch.cuda.get_device_name(device)}"
-    return f"{torch.get_num_threads()} CPU threads"
 
 
 def parse_arguments(arguments: Iterable[str] | None = None) -> argparse.Namespace:
@@ -163,8 +157,7 @@ def main() -> None:
     for folder in {chosen.out, chosen.work} - {BUNDLED_FOLDER, CACHE}:
         claim_folder(folder)
     place = Workplace(chosen.out, chosen.work, chosen.seed, choose_device(chosen.device), Console())
-    account = make_gosling(place, BUNDLED)
-    place.console.print_json(data=account.scores.to_dict())
+    place.console.print_json(data=make_gosling(place, BUNDLED))
 
 
 if __name__ == "__main__":

@@ -16,14 +16,12 @@ import time
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 import zmq
-from numpy.typing import NDArray
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from decoding.config import EngineConfig
-from decoding.core.events import Finished
-from decoding.core.request import FinishReason, Request
+from decoding.core.events import Finished, PromptProgress
+from decoding.core.request import FinishReason
 from decoding.core.stats import RequestStats, StepStats
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.engine import Engine
@@ -31,55 +29,27 @@ from decoding.engine.fault import failed_by, rejected_by
 from decoding.engine.start import load_engine
 from decoding.errors import GanderError, RequestRejected
 from decoding.kernels.cache import kernel_folder
-from decoding.model.kept_timings import KeptTimings
+from decoding.model.timing import KeptTimings
 from decoding.process.parent import end_with_any, is_orphan
-from decoding.stores.session_store import SessionStore
 from decoding.worker import messages
 from decoding.worker.allocator import give_back_memory
 from decoding.worker.arguments import WorkerArguments
-from decoding.worker.calls import Call, Submit
+from decoding.worker.calls import Call
 from decoding.worker.heart import Heart
 from decoding.worker.inbox import Inbox
 from decoding.worker.running_file import RunningFile
 from decoding.worker.session_copies import SessionCopies
+from decoding.worker.translation import ready_message, request_of, session_answer
 
-IDLE_POLL_MS = 200
+IDLE_POLL_MS, KEEPING_POLL_MS = 200, 1  # the latter while prompts are still to be kept in files
 TAKE_SECONDS = 0.003  # that messages may be taken in, and then requests be begun in, before the next step
+CLOSE_SECONDS = 2.0  # that files of prompts may still take once nothing runs
 IDLE_SECONDS = 20.0  # without work, after which memory is given back to the system
 REPORT_SECONDS = 0.5  # between two reports; the last step before a rest is reported at once
 COPY_SECONDS = 0.1  # at least, between two copies of sessions for the server
 COPY_SHARE = 0.01  # of the worker's time that copies of sessions may take
 
 logger = logging.getLogger("gander.worker")
-
-
-def request_of(submit: Submit, eos_token_ids: frozenset[int]) -> Request:
-    """The engine's request for a message. Raises RequestRejected for an empty prompt, and for ids of no vocabulary."""
-    if not submit.prompt:
-        raise RequestRejected("prompt is empty", param="prompt")
-    submit.sampling.validate()
-    return Request(
-        id=submit.request_id,
-        prompt=_token_ids("prompt", submit.prompt),
-        sampling=submit.sampling,
-        speculation=submit.speculation,
-        eos_token_ids=eos_token_ids,
-        tenant=submit.tenant,
-        cache_salt=submit.cache_salt,
-        session_id=submit.session_id,
-        call_id=submit.call_id,
-        weight=submit.weight,
-        priority=submit.priority,
-        prediction=_token_ids("prediction", submit.prediction),
-        resumed=_token_ids("resumed", submit.resumed),
-    )
-
-
-def _token_ids(field: str, ids: list[int]) -> NDArray[np.int32]:
-    try:
-        return np.array(ids, np.int32)
-    except OverflowError:
-        raise RequestRejected(f"{field} holds token ids that no vocabulary has", param=field) from None
 
 
 class Worker:
@@ -131,6 +101,7 @@ class Worker:
             self._report(engine)
             self._tell_missing(engine)
             self._keep_sessions(copies)
+        engine.close(CLOSE_SECONDS)
         return 0
 
     def tell_broken(self, error: Exception) -> None:
@@ -138,9 +109,15 @@ class Worker:
         self._send([messages.Broke(error=f"the engine broke ({type(error).__name__})")])
 
     def _step(self, engine: Engine) -> None:
-        """Run a step and send what it says: at once, or while a device runs the next one."""
+        """Run a step. Send how far prompts are before it, and what it says at once, or while a device runs the next."""
         self._idle_since = None
-        result = engine.step(self._tell, lambda ids: self._running.write([*ids, *engine.compiling_ids]))
+
+        def announce(request_ids: list[str], progress: list[PromptProgress]) -> None:
+            self._running.write([*request_ids, *engine.compiling_ids])
+            if progress:
+                self._send(progress)
+
+        result = engine.step(self._tell, announce)
         self._untold = [*result.events]
         if not (engine.runs_ahead and engine.has_work):
             self._tell()
@@ -152,7 +129,8 @@ class Worker:
 
     def _take_messages(self, engine: Engine, copies: SessionCopies) -> None:
         """Take messages for a moment. Wait a little for the first one when there is nothing to do."""
-        timeout = 0 if self._has_work(engine) or self._is_draining else IDLE_POLL_MS
+        poll = KEEPING_POLL_MS if engine.has_prompts_to_keep else IDLE_POLL_MS
+        timeout = 0 if self._has_work(engine) or self._is_draining else poll
         end = math.inf
         while time.monotonic() < end and self._inbox.poll(timeout):
             if timeout or end == math.inf:
@@ -245,64 +223,6 @@ class Worker:
         batch, self._untold = [*self._untold, *news], []
         if batch:
             self._outbox.send(self._encoder.encode(messages.Batch(batch)))
-
-
-def session_answer(
-    sessions: SessionStore, question: messages.SessionQuestion, vocab_size: int
-) -> messages.SessionAnswer:
-    match question:
-        case messages.ListSessions():
-            return messages.Sessions(id=question.id, sessions=sessions.list(question.tenant))
-        case messages.DeleteSession():
-            found = sessions.delete(question.tenant, question.session_id)
-            return messages.SessionDeleted(id=question.id, found=found)
-        case messages.CopySession():
-            state = sessions.copy(question.tenant, question.session_id)
-            return messages.SessionCopied(id=question.id, state=state)
-        case messages.RestoreSession():
-            return messages.SessionRestored(id=question.id, problem=_restore(sessions, question, vocab_size))
-        case messages.HandOver():
-            return messages.HandedOver(id=question.id)
-
-
-def _restore(sessions: SessionStore, question: messages.RestoreSession, vocab_size: int) -> str | None:
-    """Take over a session. Returns what is wrong with it, if anything."""
-    try:
-        sessions.restore(question.state, vocab_size, question.replaces)
-    except ValueError as error:
-        logger.warning("What another process remembered of a session is not taken over: %s.", error)
-        return str(error)
-    return None
-
-
-def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
-    model = engine.model
-    return messages.Ready(
-        model=config.model,
-        max_model_len=engine.room.max_model_len,
-        model_context_len=model.max_model_len,
-        context_note=engine.room.note,
-        max_running=engine.limits.max_running,
-        max_batch_rows=engine.limits.max_batch_rows,
-        kv_slots=engine.room.num_slots,
-        expected_bytes=engine.expected_bytes,
-        state_bytes=model.state_bytes,
-        vocab_size=model.vocab_size,
-        eos_token_ids=sorted(model.eos_token_ids),
-        methods=engine.methods,
-        max_nodes=config.max_nodes,
-        dtype=str(model.dtype).removeprefix("torch."),
-        kv_dtype=str(model.kv_dtype).removeprefix("torch."),
-        weights=model.weights,
-        device=str(model.device),
-        attention=model.attention,
-        is_exact=engine.is_exact,
-        exact_rows=engine.exact_rows,
-        load_seconds=engine.load_seconds,
-        parameters=model.num_parameters,
-        fingerprint=model.fingerprint,
-        identity=model.identity,
-    )
 
 
 def run(arguments: WorkerArguments, config_json: str, kernels: Kernels) -> int:

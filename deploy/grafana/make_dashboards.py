@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from deploy.grafana import server, speedup
@@ -116,17 +117,17 @@ def _panel(panel: Panel, panel_id: int, place: Json) -> Json:
         "datasource": DATASOURCE,
         "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": _options(panel),
-        "targets": [_target(panel, number) for number in range(len(panel.queries))],
+        "targets": [_target(panel, *each) for each in zip(ascii_uppercase, panel.queries.items(), strict=False)],
     }
 
 
-def _target(panel: Panel, number: int) -> Json:
-    query = panel.queries[number]
+def _target(panel: Panel, ref_id: str, query: tuple[str, str]) -> Json:
+    legend, expr = query
     return {
-        "refId": chr(ord("A") + number),
+        "refId": ref_id,
         "datasource": DATASOURCE,
-        "expr": query.expr,
-        "legendFormat": query.legend,
+        "expr": expr,
+        "legendFormat": legend,
         "format": "heatmap" if panel.kind == "heatmap" else "time_series",
         "instant": panel.is_instant,
         "range": not panel.is_instant,

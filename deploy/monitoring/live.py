@@ -1,19 +1,14 @@
-"""Runs a real server and a real Prometheus on 127.0.0.1 while a block runs.
+"""Runs a real Prometheus on 127.0.0.1 while a block runs, and asks it.
 
-Invariant: when a block ends, however it ends, its process and its temporary folder are gone.
+Invariant: when the block ends, however it ends, its process and its temporary folder are gone.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +16,12 @@ from typing import Any
 
 import httpx
 
+from server.bench.started_servers import free_port, running
+
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "deploy" / "prometheus"
 SERVICE = "gander:8000"  # what the checked-in configuration scrapes
 SCRAPE_SECONDS = 2
-START_SECONDS = 300.0  # long, because the first start on a machine compiles kernels
-LEAVE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +58,6 @@ class Prometheus:
 
 
 @contextmanager
-def running_gander(flags: Sequence[str] = ()) -> Iterator[str]:
-    """Start `gander serve` with the bundled model, and yield its URL once it is ready."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    program = "from server.cli import main; main()"
-    command = [sys.executable, "-c", program, "serve", "--port", str(port), "--log-level", "warning", *flags]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with running(command, f"{url}/ready", environment):
-        yield url
-
-
-@contextmanager
 def running_prometheus(target: str, config: Path = CONFIG) -> Iterator[Prometheus]:
     """Start a Prometheus with the checked-in configuration and rules at shorter intervals. It scrapes `target`, and
     labels it with the server's name among the compose services."""
@@ -101,40 +84,3 @@ def quick_config(text: str, target: str) -> str:
     text, num_targets = re.subn(re.escape(f'["{SERVICE}"]'), quick, text)
     assert (num_intervals, num_targets) == (2, 1), text
     return text
-
-
-@contextmanager
-def running(command: Sequence[str], ready_url: str, environment: dict[str, str] | None = None) -> Iterator[None]:
-    """Run `command` until the block ends, which begins when `ready_url` answers 200."""
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-        try:
-            if not _is_ready(process, ready_url):
-                log.seek(0)
-                raise RuntimeError(f"{Path(command[0]).name} did not become ready:\n{log.read()[-4000:]}")
-            yield
-        finally:
-            process.terminate()
-            try:
-                process.wait(LEAVE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _is_ready(process: subprocess.Popen[bytes], url: str) -> bool:
-    end = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < end:
-        try:
-            if httpx.get(url, timeout=5).status_code == 200:
-                return True
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    return False
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

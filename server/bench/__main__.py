@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from decoding.bench.machine import describe_machine
+from decoding.bench.tables.table import Table
 from decoding.core.files.output import check_output, write_output
 from server.bench.bench import Bench
 from server.bench.connection import Address
 from server.bench.errors import BenchError
 from server.bench.measured_server import MeasuredServer
 from server.bench.options import BenchOptions, parse
-from server.bench.report import Table
 from server.bench.started_servers import running_gander
 
 WIDTH = 200  # characters, where the output goes to a file

@@ -11,15 +11,17 @@ from dataclasses import replace
 from functools import partial
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
+from decoding.bench.progress import bars_on
+from decoding.bench.tables.table import Table
 from server.bench.closed_loop import ClosedLoop, Run
 from server.bench.conversations import Conversation, Message, filler, make_conversations, read_rows, text_of
 from server.bench.figures import Figures
 from server.bench.late_prompt import LatePrompt, measure_late_prompt
 from server.bench.measured_server import MeasuredServer
 from server.bench.options import BenchOptions
-from server.bench.report import Table, late_prompt_table, load_table, memory_table, turns_table
+from server.bench.report import late_prompt_table, load_table, memory_table, turns_table
 
 WARM_UP_CLIENTS, WARM_UP_CONVERSATIONS, WARM_UP_TOKENS = 4, 8, 16
 TOKEN_CHARACTERS = 12  # more characters than a token of text has on average
@@ -43,14 +45,7 @@ class Bench:
         conversations = await self._conversations(sum(sizes) + WARM_UP_CONVERSATIONS)
         short = replace(options, max_tokens=min(WARM_UP_TOKENS, options.max_tokens))
         warm_up, conversations = conversations[:WARM_UP_CONVERSATIONS], conversations[WARM_UP_CONVERSATIONS:]
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-        ) as bars:
+        with bars_on(self._console) as bars:
             for server in self._servers:
                 await ClosedLoop(server, short).run(warm_up, WARM_UP_CLIENTS)
             if options.late_prompt is not None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from decoding.bench.options import numbers, positive
+
 CLIENTS = (1, 8, 32, 64)
 LATE_PROMPT_STREAMS = (8,)
 MAX_TOKENS, LATE_PROMPT_MAX_TOKENS = 128, 1000
@@ -81,30 +83,17 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--url", action="append", default=[], help="a running server; given again: one more to compare with the first")
     add("--api-key", help="sent to every server")
-    add("--clients", type=_numbers, help="numbers of clients, separated by commas (default 1,8,32,64)")
-    add("--num-requests", type=_positive, help="requests of each round (default 8 a client, at least 32)")
-    add("--rounds", type=_positive, default=1, help="rounds of each number of clients on each server (default 1)")
+    add("--clients", type=numbers, help="numbers of clients, separated by commas (default 1,8,32,64)")
+    add("--num-requests", type=positive, help="requests of each round (default 8 a client, at least 32)")
+    add("--rounds", type=positive, default=1, help="rounds of each number of clients on each server (default 1)")
     add("--prompts", type=Path, help="file of JSON lines with prompt, messages or turns; default: bundled prompts")
     add("--endpoint", choices=ENDPOINTS, default="chat", help=ENDPOINT_HELP)
     add("--shared-prefix", type=int, default=0, metavar="N", help="tokens that all prompts begin with")
-    add("--turns", type=_positive, default=1, metavar="N", help="turns of a conversation, each with the whole history")
-    add(
-        "--late-prompt", type=_positive, metavar="N", help="tokens of a prompt that arrives while --clients streams run"
-    )
-    add("--max-tokens", type=_positive, help="most tokens of a reply (default 128, with --late-prompt 1000)")
+    add("--turns", type=positive, default=1, metavar="N", help="turns of a conversation, each with the whole history")
+    add("--late-prompt", type=positive, metavar="N", help="tokens of a prompt that arrives while --clients streams run")
+    add("--max-tokens", type=positive, help="most tokens of a reply (default 128, with --late-prompt 1000)")
     add("--temperature", type=float, default=0.0, help="default 0, which is greedy")
     add("--seed", type=int, default=0, help="seed of the first conversation; each next one has the next seed")
     add("--ignore-eos", action="store_true", help="replies have --max-tokens tokens; not every server knows this field")
     add("--out", type=Path, help="file to write the tables to, as Markdown")
     return parser
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(_positive(part) for part in text.split(",") if part.strip())
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number

@@ -6,40 +6,16 @@ Owns columns and units: milliseconds, MiB, percent. An unknown value is a dash.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rich import box
-from rich.table import Table as RichTable
-
+from decoding.bench.tables.table import UNKNOWN, Table
 from server.bench.figures import Figures, by_turn, quantile
 from server.bench.late_prompt import LatePrompt
 
-UNKNOWN = "–"
 QUANTILES = (0.5, 0.9, 0.99)
 ITL_QUANTILE = 0.99
 GAP_QUANTILES = (0.5, 0.99, 1.0)
 TTFT = "TTFT ms p50 / p90 / p99"
 LATENCIES = (TTFT, "TPOT ms p50 / p90 / p99", "ITL ms p99", "cached prompt tokens", "resident MiB")
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """head: a heading for each column; rows: as many cells each. The first column has text, the others numbers."""
-
-    head: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-    def markdown(self) -> str:
-        lines = [self.head, ("---", *("--:" for _ in self.head[1:])), *self.rows]
-        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-    def rich(self) -> RichTable:
-        table = RichTable(box=box.SIMPLE)
-        for place, name in enumerate(self.head):
-            table.add_column(name, justify="right" if place else "left")
-        for row in self.rows:
-            table.add_row(*row)
-        return table
 
 
 def load_table(rows: Sequence[Figures]) -> Table:

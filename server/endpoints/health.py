@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from decoding import __version__
-from server.engine_client.supervisor import Supervisor
+from server.engine_client.worker import Worker
 from server.http.auth import caller_of
 from server.http.keys import Caller
 from server.schemas.catalog import HealthReply, SleepReply, VersionReply
@@ -58,7 +58,7 @@ async def is_sleeping() -> SleepReply:
     return {"is_sleeping": False}
 
 
-def _describe_worker(worker: Supervisor) -> dict[str, Any]:
+def _describe_worker(worker: Worker) -> dict[str, Any]:
     status = worker.status
     return {
         "status": status.state,

@@ -13,13 +13,13 @@ import msgspec
 
 from decoding.core.session_info import SessionInfo
 from server.engine_client.router import Router
-from server.engine_client.supervisor import Supervisor
+from server.engine_client.worker import Worker
 
 
 class AllSessions:
     """Its methods raise ApiError where a worker does not answer."""
 
-    def __init__(self, workers: Sequence[Supervisor], router: Router) -> None:
+    def __init__(self, workers: Sequence[Worker], router: Router) -> None:
         self._workers = workers
         self._router = router
 
@@ -57,7 +57,7 @@ class AllSessions:
         others = (worker for worker in self._workers if worker is not taker)
         await asyncio.gather(*(worker.sessions.forget(tenant, session_id) for worker in others))
 
-    def _from_home(self, tenant: str, session_id: str) -> list[Supervisor]:
+    def _from_home(self, tenant: str, session_id: str) -> list[Worker]:
         """The workers that serve, the session's home first, then the idler ones."""
         home = self._router.home(tenant, session_id)
         return sorted(

@@ -20,17 +20,19 @@ from decoding.worker.messages import Ready
 from server.engine_client.all_sessions import AllSessions
 from server.engine_client.deadlines import Deadlines
 from server.engine_client.open_requests import OpenRequests, Ticket
+from server.engine_client.processes.restart_policy import RestartPolicy
+from server.engine_client.processes.standby import Standby
+from server.engine_client.processes.supervisor import Supervisor
+from server.engine_client.processes.worker_process import WORKER_COMMAND
 from server.engine_client.queue_gate import QueueGate, QueueLimits
 from server.engine_client.replies import End, Replies, WorkerGone
 from server.engine_client.request_bytes import call_bytes
 from server.engine_client.router import Router
 from server.engine_client.sessions.session_folder import SessionFolder
 from server.engine_client.sessions.session_keeper import RECALL_SECONDS
-from server.engine_client.standby import Standby
 from server.engine_client.status import EngineStatus, OnStatus
 from server.engine_client.summary import ready_of, status_of
-from server.engine_client.supervisor import Observer, RestartPolicy, Supervisor
-from server.engine_client.worker_process import WORKER_COMMAND
+from server.engine_client.worker import Observer, Worker
 from server.http.errors import unavailable
 
 LOG = logging.getLogger("gander.client")
@@ -59,9 +61,10 @@ class EngineClient:
         self._standby = Standby(command, is_wanted=policy.has_standby)
         self._router = Router(config.workers)
         self.workers = [
-            Supervisor(replace(config, place=place), self._standby, policy, self._requests, observer, sessions_folder)
+            Worker(replace(config, place=place), self._requests, observer, sessions_folder)
             for place in range(config.workers)
         ]
+        self._supervisors = [Supervisor(worker, self._standby, policy) for worker in self.workers]
         for worker in self.workers:
             worker.subscribe(lambda _: self._on_change())
         self.sessions = AllSessions(self.workers, self._router)
@@ -82,6 +85,10 @@ class EngineClient:
         """How many requests have no end yet, by tenant and by whether they have a first token."""
         return self._requests.num_by_tenant()
 
+    def num_prompt_tokens_left(self) -> int:
+        """How many prompt tokens of open requests are still to be run, as far as the workers have told."""
+        return self._requests.num_prompt_tokens_left()
+
     def num_bytes(self) -> int:
         """Bytes that requests without an end hold in their workers."""
         return self._requests.num_bytes(None)
@@ -93,7 +100,7 @@ class EngineClient:
     def start(self) -> None:
         """Start the first worker. The others start once it serves and has compiled everything, since they read what it
         has measured."""
-        self.workers[0].start()
+        self._supervisors[0].start()
 
     async def submit(self, requests: Sequence[Submit], timeout: float | None = None) -> Replies:
         """Run the requests of one call, all at one worker. timeout is in seconds, for the whole call.
@@ -151,17 +158,17 @@ class EngineClient:
             async with asyncio.timeout(seconds):
                 await self._requests.wait_until_empty()
         self.cut_off()
-        await asyncio.gather(*(worker.close(leave_seconds) for worker in self.workers))
+        await asyncio.gather(*(supervisor.close(leave_seconds) for supervisor in self._supervisors))
         await self._standby.close()
 
-    def _pick(self, requests: Sequence[Submit]) -> Supervisor:
+    def _pick(self, requests: Sequence[Submit]) -> Worker:
         """Choose the worker that runs a call. Raises ApiError where none can."""
         serving = [worker for worker in self.workers if worker.is_serving]
         if self.status.state != "ready" or not serving:
             raise unavailable(f"The engine is not ready: {self.status.sentence}.", f"engine_{self.status.state}", 2)
         return self._route(requests[0], len(requests), serving)
 
-    def _route(self, request: Submit, num_requests: int, able: Sequence[Supervisor]) -> Supervisor:
+    def _route(self, request: Submit, num_requests: int, able: Sequence[Worker]) -> Worker:
         """Choose one of these workers for so many requests like this one. Where that moves their session, the new
         worker is given what is remembered of it."""
         if len(self.workers) == 1:
@@ -194,8 +201,8 @@ class EngineClient:
         """Some worker's status has changed."""
         first = self.workers[0]
         if first.is_serving and not first.status.compiling:
-            for worker in self.workers:
-                worker.start()
+            for supervisor in self._supervisors:
+                supervisor.start()
         have_all_served = all(worker.fingerprint is not None for worker in self.workers)
         self.status = status_of([worker.status for worker in self.workers], have_all_served)
         if self.status.state == "failed":
@@ -206,7 +213,7 @@ class EngineClient:
         for listener in self._listeners:
             listener(self.status)
 
-    def _relieve(self, lost: Supervisor) -> None:
+    def _relieve(self, lost: Worker) -> None:
         """Give a lost worker's requests to others, if any compute as it did."""
         if lost.ready is None:
             self._router.forget(lost.number)

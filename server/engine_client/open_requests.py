@@ -14,18 +14,28 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from decoding.core.events import Failed, Finished, PromptLogprobs, Rejected, RequestEvent, Tokens, Traced
+from decoding.core.events import (
+    Failed,
+    Finished,
+    PromptLogprobs,
+    PromptProgress,
+    Rejected,
+    RequestEvent,
+    Tokens,
+    Traced,
+)
 from decoding.core.request import FinishReason
 from decoding.core.stats import RequestStats
 from decoding.worker.calls import Submit
-from server.engine_client.replies import End, Replies
+from server.engine_client.replies import End, PromptRun, Replies
 
 
 @dataclass(slots=True)
 class Ticket:
     """One request and what is known of it.
 
-    num_bytes: its part of what the call holds in a worker. worker is the number of the worker that runs it, or will.
+    num_bytes: its part of what the call holds in a worker. prompt_began: when the worker first told how far its prompt
+    is; num_processed: how far that is, in tokens. worker is the number of the worker that runs it, or will.
     num_deaths counts the workers that died of a step in which it ran. Times are `time.perf_counter` seconds, and 0
     where it has not happened.
     """
@@ -36,6 +46,8 @@ class Ticket:
     num_bytes: int = 0
     worker: int = 0
     submitted: float = field(default_factory=time.perf_counter)
+    prompt_began: float = 0.0
+    num_processed: int = 0
     first_token: float = 0.0
     last_token: float = 0.0
     gaps: list[float] = field(default_factory=list)  # seconds between one batch of tokens and the next
@@ -48,6 +60,19 @@ class Ticket:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def num_prompt_left(self) -> int:
+        """How many tokens of its prompt are still to be run, as far as is known."""
+        return 0 if self.token_ids else len(self.request.prompt) - self.num_processed
+
+    def take_progress(self, progress: PromptProgress) -> None:
+        now = time.perf_counter()
+        self.prompt_began = self.prompt_began or now
+        self.num_processed = progress.processed
+        total = len(self.request.prompt)
+        run = PromptRun(total, progress.cached, progress.processed, now - self.prompt_began)
+        self.replies.put_progress(self.choice, run)
 
     def take_tokens(self, tokens: Tokens) -> None:
         now = time.perf_counter()
@@ -69,6 +94,8 @@ class Ticket:
 
     def note_death(self) -> None:
         """Note that the worker that ran it is gone."""
+        self.prompt_began, self.num_processed = 0.0, 0
+        self.replies.drop_progress(self.choice)
         self.steps_before = self.last_step
 
     def aborted(self) -> Finished:
@@ -102,6 +129,10 @@ class OpenRequests:
     def num_waiting_tokens(self, tenant: str | None) -> int:
         """How many tokens the prompts have of requests without a first token."""
         return sum(len(ticket.request.prompt) for ticket in self._of(tenant) if not ticket.num_tokens)
+
+    def num_prompt_tokens_left(self) -> int:
+        """How many tokens of all prompts are still to be run, as far as is known."""
+        return sum(ticket.num_prompt_left for ticket in self._tickets.values())
 
     def num_bytes(self, tenant: str | None) -> int:
         """Bytes that open requests hold, of one tenant or of all where tenant is None, see `call_bytes`."""
@@ -138,6 +169,8 @@ class OpenRequests:
         match event:
             case Finished() | Rejected() | Failed():
                 self.end(event.request_id, event)
+            case PromptProgress() if ticket is not None:
+                ticket.take_progress(event)
             case Tokens() if ticket is not None:
                 ticket.take_tokens(event)
             case PromptLogprobs() | Traced() if ticket is not None:

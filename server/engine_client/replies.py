@@ -7,11 +7,24 @@ the room of its own tokens, and every choice gets exactly one end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from decoding.core.events import Failed, Finished, PromptLogprobs, Rejected, Tokens, Traced
 from decoding.core.token_logprobs import TokenLogprobs
+
+PROMPT_PATIENCE = 1.0  # seconds that a read waits at most while a prompt runs
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRun:
+    """How far a prompt is that runs in several steps. Counts are of tokens: processed includes cached, those that need
+    not be run. seconds: from its first step to the latest news of it."""
+
+    total: int
+    cached: int
+    processed: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +61,8 @@ class Reply:
 
 class Replies:
     """Choice `i` is the i-th of `request_ids`. There is one reader. On close `abort` is called with the ids that have
-    no end. A read that finds nothing for `patience` seconds returns nothing.
+    no end. A read that finds nothing for `patience` seconds returns nothing, and for a second at most while a prompt
+    runs that takes several steps: how far those are is in `prompts`.
     """
 
     def __init__(
@@ -58,6 +72,7 @@ class Replies:
         self._abort = abort
         self._patience = patience
         self._unread: dict[int, Reply] = {}
+        self._prompts: dict[int, PromptRun] = {}
         self._reader: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadlines: list[asyncio.TimerHandle] = []
@@ -68,12 +83,30 @@ class Replies:
         """Whether every choice has ended and every end was read."""
         return not self._open and not self._unread
 
+    @property
+    def prompts(self) -> Mapping[int, PromptRun]:
+        """How far the prompts are that run, by choice."""
+        return self._prompts
+
     def add_deadline(self, deadline: asyncio.TimerHandle) -> None:
         """Keep a timer, which is cancelled once nobody reads any more."""
         self._deadlines.append(deadline)
 
+    def put_progress(self, choice: int, run: PromptRun) -> None:
+        """Note how far a choice's prompt is. This wakes no reader, but one that waits may wait for less long."""
+        if choice in self._open:
+            self._prompts[choice] = run
+            if self._timer is not None:
+                self._timer.cancel()
+                self._set_timer()
+
+    def drop_progress(self, choice: int) -> None:
+        """Note that a choice's prompt does not run any more, and waits."""
+        self._prompts.pop(choice, None)
+
     def put_tokens(self, choice: int, tokens: Tokens) -> None:
         if choice in self._open:
+            self._prompts.pop(choice, None)
             reply = self._unread.setdefault(choice, Reply())
             reply.token_ids.extend(tokens.token_ids)
             if tokens.logprobs is not None:
@@ -93,17 +126,18 @@ class Replies:
 
     def put_end(self, choice: int, end: End) -> None:
         if self._open.pop(choice, None) is not None:
+            self._prompts.pop(choice, None)
             self._unread.setdefault(choice, Reply()).end = end
             self._wake()
 
     async def read(self) -> dict[int, Reply]:
-        """Wait for news of any choice. Empty if none came for as long as there is patience."""
+        """Wait for tokens, ends and what comes beside them. Empty if none came for as long as there is patience."""
         if not self._unread:
             loop = asyncio.get_running_loop()
             self._reader = loop.create_future()
             self._waiting_since = loop.time()
             if self._timer is None:
-                self._timer = loop.call_later(self._patience, self._run_out)
+                self._set_timer()
             try:
                 await self._reader
             finally:
@@ -124,7 +158,7 @@ class Replies:
         """Stop the choices that still run and drop what is unread. Safe to call twice."""
         if self._open:
             self._abort(list(self._open.values()))
-        self._open, self._unread = {}, {}
+        self._open, self._unread, self._prompts = {}, {}, {}
         for deadline in self._deadlines:
             deadline.cancel()
         if self._timer is not None:
@@ -138,8 +172,15 @@ class Replies:
     def _run_out(self) -> None:
         """Wake the reader if it has waited long enough. One timer serves many reads, so it is set again for the rest of
         the present read's patience."""
-        loop = asyncio.get_running_loop()
-        left = self._waiting_since + self._patience - loop.time()
-        self._timer = loop.call_later(left if left > 0 else self._patience, self._run_out)
-        if left <= 0:
+        if self._seconds_left() <= 0:
+            self._waiting_since = asyncio.get_running_loop().time()
             self._wake()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._seconds_left(), self._run_out)
+
+    def _seconds_left(self) -> float:
+        """Until the present read has waited for as long as it may."""
+        patience = min(self._patience, PROMPT_PATIENCE) if self._prompts else self._patience
+        return self._waiting_since + patience - asyncio.get_running_loop().time()

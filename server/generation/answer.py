@@ -15,9 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.engine_client.client import EngineClient
+from server.engine_client.replies import Replies
 from server.generation.call import GenerationCall
 from server.generation.choice import Choice, ChoiceDelta
-from server.generation.events import FoldedChoice, choice_deltas, collect, folded
+from server.generation.events import FoldedChoice, Prompts, choice_deltas, collect, folded
 from server.generation.spans import traced
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError, OnError, internal_error, naming
@@ -41,6 +42,9 @@ class Serializer(Protocol):
 
     def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:
         """The events for one delta."""
+
+    def silence(self, prompts: Prompts) -> bytes:
+        """What a stream gets where nothing came for a while. prompts: how far those are that run."""
 
     def ending(self, outcome: UsageCount | ApiError) -> Iterable[bytes]:
         """The last events, after all deltas or at an error."""
@@ -77,7 +81,7 @@ async def answer(
             deltas = traced(deltas, call, span)
         if call.is_streamed:
             first = await until_disconnect(request.receive, anext(deltas))
-            frames = _frames(serializer, first, deltas, usage, call.keep_alive, on_error)
+            frames = _frames(serializer, first, deltas, usage, replies, on_error)
             return EventStream(frames if call.chunk_seconds is None else _even(frames))
         collected = await until_disconnect(request.receive, collect(deltas))
 
@@ -121,7 +125,7 @@ async def _frames(
     first: list[ChoiceDelta],
     deltas: Deltas,
     usage: UsageCount,
-    keep_alive: bytes,
+    replies: Replies,
     on_error: OnError,
 ) -> AsyncGenerator[bytes]:
     """The bytes of the whole stream. An error after the first bytes becomes an event of its own."""
@@ -136,7 +140,7 @@ async def _frames(
                     usage.add(delta)
                     chunks += serializer.chunks(delta, usage)
                     await turn.share()
-                yield b"".join(chunks) or keep_alive
+                yield b"".join(chunks) or serializer.silence(replies.prompts)
                 batch = await anext(deltas, None)
         except ApiError as error:
             on_error(error)

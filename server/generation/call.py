@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.generation.choice import ChoicePlan
-from server.http.sse import KEEP_ALIVE
 from server.prompts.tokenizer import Tokenizer
 
 
@@ -17,7 +16,7 @@ class GenerationCall:
 
     created: seconds since 1970; prompt_tokens counts every prompt once; num_choices, loose_schema, names: see
     `GenerationOptions`; timeout: seconds for the whole call; chunk_seconds: between a stream's chunks, None to send
-    tokens as they come; keep_alive: what a silent stream gets.
+    tokens as they come.
     """
 
     id: str
@@ -33,4 +32,3 @@ class GenerationCall:
     plans: Sequence[ChoicePlan]
     names: Mapping[str, str]
     loose_schema: Mapping[str, Any] | None = None
-    keep_alive: bytes = KEEP_ALIVE

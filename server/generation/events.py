@@ -1,4 +1,5 @@
-"""The events of a call: deltas of its choices. A stream sends them, and a plain reply folds the same ones.
+"""The events of a call: deltas of its choices, which a stream sends and a plain reply folds; and before the first of
+them how far its prompts are.
 
 Errors are raised as the ApiError that a client gets.
 """
@@ -6,17 +7,21 @@ Errors are raised as the ApiError that a client gets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from decoding.core.events import Failed, Finished, Rejected, Traced
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.errors import BrokenGrammar
-from server.engine_client.replies import End, Expired, Replies
+from server.engine_client.replies import End, Expired, PromptRun, Replies
 from server.generation.choice import Choice, ChoiceDelta, TokenNews
 from server.http.errors import ApiError, internal_error, invalid, unavailable
+from server.http.sse import KEEP_ALIVE
 from server.http.work.turn import Turn
 from server.parsing.parts import Part, merged
+from server.schemas.replies import PromptProgress
+
+Prompts = Mapping[int, PromptRun]  # how far the prompts are that run, by choice
 
 
 async def choice_deltas(
@@ -24,14 +29,15 @@ async def choice_deltas(
 ) -> AsyncGenerator[list[ChoiceDelta]]:
     """All deltas of a call, step by step; an empty list where nothing came within the keep-alive time of `replies`.
 
-    every: seconds between two lists after the first; each then has all that came meanwhile, and may be empty. Raises
-    ApiError as soon as one choice fails; closing the generator aborts the requests that still run.
+    every: seconds between two lists once something has come; each then has all that came meanwhile, and may be empty.
+    Raises ApiError as soon as one choice fails; closing the generator aborts the requests that still run.
     """
     loop, began = asyncio.get_running_loop(), None
     try:
         while not replies.is_finished:
             if every is None or began is None:
-                news, began = await replies.read(), loop.time()
+                news = await replies.read()
+                began = loop.time() if news else None
             else:
                 await asyncio.sleep(every - (loop.time() - began) % every)
                 news = replies.take()
@@ -82,6 +88,20 @@ def folded(deltas: Sequence[ChoiceDelta]) -> FoldedChoice:
         prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None),
         last=deltas[-1],
     )
+
+
+def progress_comment(prompts: Prompts) -> bytes:
+    """The comment of a stream that is silent: the tokens of its prompts, processed and all, if some run."""
+    if not prompts:
+        return KEEP_ALIVE
+    runs = prompts.values()
+    return b": prompt %d/%d\n\n" % (sum(run.processed for run in runs), sum(run.total for run in runs))
+
+
+def prompt_progress(run: PromptRun) -> PromptProgress:
+    """What a chunk says of one prompt to those who ask."""
+    milliseconds = round(run.seconds * 1e3)
+    return {"total": run.total, "cache": run.cached, "processed": run.processed, "time_ms": milliseconds}
 
 
 def _require_finished(end: End | None) -> Finished | None:

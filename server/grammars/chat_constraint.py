@@ -9,11 +9,11 @@ from typing import Any
 
 from decoding.core.grammar import Grammar
 from server.config import ServerSettings
+from server.grammars.argument_schema import argument_schema
 from server.grammars.call_grammar import SPACE, CallGrammar
 from server.grammars.constraint import Constraint, check_text, constraint_of, schema_text
 from server.grammars.free_text import FreeText
 from server.grammars.lark_rules import LarkRules, expression, quoted
-from server.grammars.schema import argument_schema
 from server.grammars.schema_parts import without_annotations
 from server.http.errors import ApiError, invalid
 from server.http.notices import tell

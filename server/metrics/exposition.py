@@ -17,7 +17,7 @@ from decoding import __version__
 from decoding.core.stats import NODE_BOUNDS, NodeHistogram
 from decoding.worker.messages import Ready
 from server.engine_client.status import EngineStatus
-from server.engine_client.supervisor import Supervisor
+from server.engine_client.worker import Worker
 from server.metrics.totals import MAX_DEPTH, WINDOW_STEPS, StepTotals
 
 KEY_DIGITS = 8
@@ -44,7 +44,7 @@ def status_metrics(status: EngineStatus) -> Iterator[Metric]:
     yield GaugeMetricFamily("gander_ready", "1 if requests are served now", int(is_ready))
 
 
-def worker_metrics(workers: Sequence[Supervisor]) -> Iterator[Metric]:
+def worker_metrics(workers: Sequence[Worker]) -> Iterator[Metric]:
     ready = GaugeMetricFamily("gander_worker_ready", "1 if this worker runs requests now", labels=("worker",))
     given = GaugeMetricFamily(
         "gander_worker_open_requests", "Requests without an end, by the worker that has them", labels=("worker",)
@@ -55,9 +55,11 @@ def worker_metrics(workers: Sequence[Supervisor]) -> Iterator[Metric]:
     yield from (ready, given)
 
 
-def load_metrics(counts: Mapping[tuple[str, bool], int], num_bytes: int) -> Iterator[Metric]:
-    """Open requests, labelled with their API key (the first digits of its hash) and whether they have a token yet; and
-    the bytes that they hold.
+def load_metrics(
+    counts: Mapping[tuple[str, bool], int], num_bytes: int, num_prompt_tokens_left: int
+) -> Iterator[Metric]:
+    """Open requests, labelled with their API key (the first digits of its hash) and whether they have a token yet;
+    the bytes that they hold; and what of their prompts is to be run.
 
     counts: by tenant and whether the first token has come."""
     gauge = GaugeMetricFamily(
@@ -68,6 +70,8 @@ def load_metrics(counts: Mapping[tuple[str, bool], int], num_bytes: int) -> Iter
     yield gauge
     text = "Memory that open requests hold in their workers beside the KV cache, estimated"
     yield GaugeMetricFamily("gander_request_bytes", text, num_bytes)
+    text = "Prompt tokens of open requests that have not run yet; of a running prompt as told twice a second at most"
+    yield GaugeMetricFamily("gander_prompt_tokens_remaining", text, num_prompt_tokens_left)
 
 
 def ready_metrics(model_name: str, engine: Ready) -> Iterator[Metric]:
@@ -96,6 +100,7 @@ def _gauges(totals: StepTotals) -> Iterator[Metric]:
         ("draft_bytes", "Bytes of the draft model's weights and its part of the slots", engine.draft_bytes),
         ("state_bytes", "Bytes of the states that the model's layers carry from token to token", engine.state_bytes),
         ("state_checkpoints", "States that are kept for prompts that begin alike", engine.state_checkpoints),
+        ("kept_prompts_bytes", "Bytes of the files in --prefix-dir", engine.kept_bytes),
         ("speedup", SPEEDUP, totals.speedup),
     )
     for name, text, value in rows:
@@ -103,12 +108,16 @@ def _gauges(totals: StepTotals) -> Iterator[Metric]:
 
 
 def _counters(totals: StepTotals) -> Iterator[Metric]:
+    engine = totals.engine
     rows: tuple[tuple[str, str, float], ...] = (
         ("steps", "Engine steps, each one packed forward", totals.steps),
         ("rows", "Tokens of all packed forwards, drafted and prompt tokens included, padding not", totals.rows),
         ("prefill_rows", "Prompt tokens of all packed forwards", totals.prefill_rows),
         ("prefix_cache_queries_tokens", "Tokens of prompts that were looked up in the cache", totals.prefix_queries),
         ("prefix_cache_hits_tokens", "Tokens of prompts found in the cache, so not run", totals.prefix_hits),
+        ("kept_prompts_hits", "Prompts for which files in --prefix-dir were read", engine.kept_hits),
+        ("kept_prompts_tokens", "Tokens of prompts that were read from these, so not run", engine.kept_tokens),
+        ("kept_prompts_seconds", "Seconds that reading them took, beside steps", engine.kept_seconds),
         ("preemptions", "Requests that gave up their place or room to others, to be run again", totals.preemptions),
         ("step_seconds", "Seconds spent in steps", totals.step_seconds),
         ("decode_seconds", f"Seconds spent in {DECODE_STEPS}", totals.decode_seconds),

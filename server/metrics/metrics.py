@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from itertools import product
+from math import inf
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import Metric
@@ -36,6 +37,13 @@ OPERATIONAL_CODES = (
     *("queue_timeout", "timeout", "rate_limit_exceeded"),
 )
 LENGTH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+
+PROMPT_CLASSES = {"1k": 1024, "4k": 4096, "16k": 16384, "64k": 65536, "more": inf}  # the most tokens of each
+
+
+def prompt_class(num_tokens: int) -> str:
+    """The class that a prompt of so many tokens is counted in."""
+    return next(name for name, most in PROMPT_CLASSES.items() if num_tokens <= most)
 
 
 class Metrics:
@@ -85,7 +93,7 @@ class Metrics:
         if end.reason == "abort" or not ticket.num_tokens:
             return
         first_token, end_to_end = ticket.first_token - ticket.submitted, time.perf_counter() - ticket.submitted
-        self._first_token.observe(first_token)
+        self._first_token.labels(prompt_class(len(ticket.request.prompt))).observe(first_token)
         self._end_to_end.observe(end_to_end)
         self._vllm.on_reply(first_token, ticket.gaps, end_to_end)
         self._reply_tokens.observe(ticket.num_tokens)
@@ -113,7 +121,8 @@ class Metrics:
             return
         yield from worker_metrics(self._client.workers)
         nothing = dict.fromkeys(product(self._tenants, (False, True)), 0)
-        yield from load_metrics({**nothing, **self._client.num_by_tenant()}, self._client.num_bytes())
+        counts = {**nothing, **self._client.num_by_tenant()}
+        yield from load_metrics(counts, self._client.num_bytes(), self._client.num_prompt_tokens_left())
         if (engine := self._client.ready) is not None:
             yield from ready_metrics(self.model_name, engine)
             yield vllm_cache_config(self.model_name, engine)
@@ -122,7 +131,15 @@ class Metrics:
         def histogram(name: str, text: str, buckets: Iterable[float] = LATENCY_BUCKETS) -> Histogram:
             return Histogram(name, text, registry=self.registry, buckets=tuple(buckets))
 
-        self._first_token = histogram("gander_time_to_first_token_seconds", "Request submitted to first token")
+        self._first_token = Histogram(
+            "gander_time_to_first_token_seconds",
+            "Request submitted to first token, by the length of its prompt: up to so many tokens, or more",
+            ("prompt_tokens",),
+            registry=self.registry,
+            buckets=LATENCY_BUCKETS,
+        )
+        for name in PROMPT_CLASSES:
+            self._first_token.labels(name)
         self._per_token = histogram(
             "gander_time_per_output_token_seconds", "First token to last, divided by the tokens after the first"
         )

@@ -18,7 +18,7 @@ from decoding.errors import ConfigError
 from decoding.worker.allocator import settle_allocator
 from server.app import create_app, create_service
 from server.config import ServerSettings
-from server.engine_client.worker_process import WORKER_COMMAND
+from server.engine_client.processes.worker_process import WORKER_COMMAND
 from server.http.connections import (
     ConnectionBook,
     ConnectionLimits,

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from server.schemas.base import refusal
 from server.schemas.generation import MAX_LENGTH, REFUSED, GenerationRequest
 from server.schemas.messages import ChatMessage, check_template_options
-from server.schemas.replies import PromptLogprobs, SpeculationReport, Trace, Usage
+from server.schemas.replies import PromptLogprobs, PromptProgress, SpeculationReport, Trace, Usage
 from server.schemas.tools import ChatTool, Tool, ToolChoice, ToolChoiceField, check_tools
 
 
@@ -177,7 +177,8 @@ class ChatCompletion(TypedDict):
 
 
 class ChatCompletionChunk(TypedDict):
-    """One event of a streamed reply. The last before [DONE] has the usage and no choices, if usage was asked for."""
+    """One event of a streamed reply. The last before [DONE] has the usage and no choices, if usage was asked for. One
+    with prompt_progress says nothing else of its choice."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -186,4 +187,5 @@ class ChatCompletionChunk(TypedDict):
     system_fingerprint: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[Usage | None]
+    prompt_progress: NotRequired[PromptProgress]
     prompt_token_ids: NotRequired[list[int]]

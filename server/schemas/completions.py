@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from server.schemas.base import refusal
 from server.schemas.generation import MAX_LENGTH, GenerationRequest
-from server.schemas.replies import PromptLogprobs, SpeculationReport, Trace, Usage
+from server.schemas.replies import PromptLogprobs, PromptProgress, SpeculationReport, Trace, Usage
 
 Prompt = str | list[int]  # text, or token ids
 
@@ -87,7 +87,7 @@ class CompletionChoice(TypedDict):
 
 
 class Completion(TypedDict):
-    """A whole reply, or one chunk of a streamed one."""
+    """A whole reply, or one chunk of a streamed one. A chunk with prompt_progress says nothing else of its choice."""
 
     id: str
     object: Literal["text_completion"]
@@ -96,3 +96,4 @@ class Completion(TypedDict):
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: NotRequired[Usage | None]
+    prompt_progress: NotRequired[PromptProgress]

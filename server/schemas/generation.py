@@ -233,6 +233,9 @@ class GenerationRequest(SamplingRequest):
         default=None, ge=0, description="How many of the likeliest tokens to report per prompt token"
     )
     stream_options: StreamOptions = StreamOptions()
+    return_progress: bool = Field(
+        default=False, description="Tell in `prompt_progress` chunks of a stream how far a long prompt is"
+    )
     truncate_prompt_tokens: int | None = Field(
         default=None,
         ge=-1,

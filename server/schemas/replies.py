@@ -29,6 +29,16 @@ class Usage(TypedDict):
     completion_tokens_details: CompletionTokensDetails
 
 
+class PromptProgress(TypedDict):
+    """How far a choice's prompt is, as llama.cpp says it. Counts are of tokens: processed includes cache, those that
+    need not be run; time_ms: since the prompt began to run."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: int
+
+
 class SpeculationReport(TypedDict):
     """What drafting did for one choice. method: the last one that drafted; choice, reason: why that one.
     foretold_by_source: how many tokens of the reply each source predicted as its likeliest, drafted or not.

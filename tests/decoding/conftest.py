@@ -1,8 +1,11 @@
-"""One engine with the bundled model for the tests that need a model which can write."""
+"""One engine with the bundled model for the tests that need a model which can write, and numbers of threads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import torch
 
 from decoding.config import EngineConfig
 from decoding.costs.price import CostCurve
@@ -26,3 +29,11 @@ def hold_prices(engine: Engine) -> None:
     engine.costs.curve, engine.costs.draft_curve = STEP, ROUND
     engine.costs.refine = engine._note_costs = lambda *_: None  # type: ignore[method-assign]
     engine.start_afresh(0.0)
+
+
+@pytest.fixture(params=[1, 2])
+def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)

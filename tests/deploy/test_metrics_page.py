@@ -17,7 +17,12 @@ ROW = re.compile(r"^\| `((?:gander|vllm|process)[\w:]+)` \| (gauge|counter|histo
 def documented() -> dict[str, tuple[str, frozenset[str]]]:
     rows = ROW.findall(PAGE)
     assert len({name for name, _, _ in rows}) == len(rows)
-    return {name: (kind, frozenset(re.findall(r"\w+", labels))) for name, kind, labels in rows}
+    return {name: (kind, of_all(name) | set(re.findall(r"\w+", labels))) for name, kind, labels in rows}
+
+
+def of_all(name: str) -> frozenset[str]:
+    """The labels of all vLLM's metrics, which the page tells once."""
+    return frozenset({"model_name", "engine"} if name.startswith("vllm:") else ())
 
 
 def exported(text: str) -> dict[str, tuple[str, frozenset[str]]]:

@@ -21,7 +21,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from server.app import create_service
 from server.config import ServerSettings
-from server.engine_client.supervisor import RestartPolicy
+from server.engine_client.processes.restart_policy import RestartPolicy
 from server.process.runner import http_config
 from server.service import Service
 

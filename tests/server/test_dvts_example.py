@@ -13,7 +13,7 @@ import pytest
 
 from decoding.training.texts.prompts import held_out_exercises
 from server.config import ServerSettings
-from server.engine_client.worker_process import WORKER_COMMAND
+from server.engine_client.processes.worker_process import WORKER_COMMAND
 from tests.server.servers import RunningServer, running_server
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from server.config import ServerSettings
-from server.engine_client.worker_process import WORKER_COMMAND
+from server.engine_client.processes.worker_process import WORKER_COMMAND
 from tests.server.servers import RunningServer, but_for_the_cache, running_server, wait_until
 
 NODE_FOLDER = Path(__file__).parent / "node"

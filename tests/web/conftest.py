@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from server.config import ServerSettings
-from server.engine_client.worker_process import WORKER_COMMAND
+from server.engine_client.processes.worker_process import WORKER_COMMAND
 from tests.programs import program
 from tests.server.servers import RunningServer, make_model_folder, running_server
 from tests.web.visitor import Visitor

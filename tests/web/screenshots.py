@@ -11,7 +11,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect, sync_playwright
 
 from server.config import ServerSettings
-from server.engine_client.worker_process import WORKER_COMMAND
+from server.engine_client.processes.worker_process import WORKER_COMMAND
 from tests.server.servers import running_server
 from tests.web.conftest import FLAGS
 

@@ -17,8 +17,9 @@ from decoding.bench.architectures.drafted import CHANCES
 from decoding.bench.architectures.measure import ROWS, WEIGHTS, Measured, Plan, measure
 from decoding.bench.architectures.sizes import SIZES, config_of
 from decoding.bench.machine import describe_machine
-from decoding.bench.tables.markdown import table
+from decoding.bench.options import names, positive, refuse_unknown
 from decoding.bench.tables.report import Report, command_line
+from decoding.bench.tables.table import table
 
 COMMAND = "gander bench architectures"
 PAGE = "architectures"
@@ -29,20 +30,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     add = parser.add_argument
     add("names", nargs="+", choices=sorted(SIZES), help="whose sizes")
-    add("--weights", default="float32", help=f"apart by commas: {', '.join(WEIGHTS)}")
-    add("--layers", type=int, help="how many layers; default: all that fit a small machine")
-    add("--threads", type=int, default=1)
-    add("--rounds", type=int, default=3)
+    add("--weights", type=names, default=("float32",), help=f"apart by commas: {', '.join(WEIGHTS)}")
+    add("--layers", type=positive, help="how many layers; default: all that fit a small machine")
+    add("--threads", type=positive, default=1)
+    add("--rounds", type=positive, default=3)
     add("--drafted", action="store_true", help="draft with predictions that are right with some chance, too")
     add("--processor", action="store_true", help="count processor time, for busy machines")
     add("--out", type=Path, default=Path(), help="the folder of the page and its figures")
     add("--page", default=PAGE, help="the page's name; one that is there has a section of ours")
     chosen = parser.parse_args(argv)
-    chosen.weights = [part.strip() for part in chosen.weights.split(",")]
-    if unknown := sorted(set(chosen.weights).difference(WEIGHTS)):
-        parser.error(f"there are no weights {', '.join(unknown)}; there are {', '.join(WEIGHTS)}")
-    if min(chosen.threads, chosen.rounds, 1 if chosen.layers is None else chosen.layers) < 1:
-        parser.error("--threads, --rounds and --layers are at least 1")
+    refuse_unknown(parser, "weights", chosen.weights, WEIGHTS)
     return chosen
 
 

@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from decoding.bench.contestant import EngineContestant, Reply, Task
+from decoding.bench.contestant import Contestant, Reply, Task
 from decoding.config import EngineConfig
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.start import start_engine
@@ -25,7 +25,7 @@ def drafted_ratios(model: TargetModel, config: EngineConfig, rounds: int, by_pro
     with another prompt. Raises RuntimeError where replies differ."""
     engine = start_engine(model, replace(config, prefix_cache=False, kv_slots=4 * (PROMPT_LEN + REPLY_LEN)))
     plain, auto = (
-        EngineContestant(engine, method, SpeculationParams(method=method), is_cold=True) for method in ("none", "auto")
+        Contestant(engine, method, SpeculationParams(method=method), is_cold=True) for method in ("none", "auto")
     )
     ratios: list[list[float]] = [[] for _ in CHANCES]
     for number in range(rounds):

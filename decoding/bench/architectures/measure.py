@@ -25,10 +25,8 @@ from decoding.config import EngineConfig
 from decoding.config import Weights as RoundedWeights
 from decoding.model.checkpoint import resolve_attention
 from decoding.model.device.runner import silent
-from decoding.model.state.compiled import CompiledWalk
-from decoding.model.state.reference import Job
 from decoding.model.state.rule_rows import RuleRows
-from decoding.model.state.step_walk import chain_walk
+from decoding.model.state.walk import CompiledWalk, Job, chain_walk
 from decoding.model.target_model import TargetModel
 
 WEIGHTS = ("float32", "int8", "int4")

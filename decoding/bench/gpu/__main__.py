@@ -19,12 +19,13 @@ from transformers import AutoTokenizer
 
 from decoding.bench.gpu.contestants import CONTESTANTS, Measured, Task
 from decoding.bench.machine import describe_machine
-from decoding.bench.tables.markdown import table
 from decoding.bench.tables.report import command_line, is_page, write_section
-from decoding.bench.workload import SKILLS, PromptChoice, load_workload
+from decoding.bench.tables.table import table
+from decoding.bench.workload import PromptChoice, load_workload
 from decoding.config import BUNDLED_MODEL
 from decoding.core.files.output import check_output
 from decoding.model.checkpoint import folder_of
+from decoding.training.texts.corpus import SKILLS
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 LONGEST_PROMPT = 512

@@ -20,8 +20,8 @@ from decoding.bench.gpu.cost_model import (
     step_seconds,
     tokens_a_second,
 )
-from decoding.bench.tables.markdown import table
 from decoding.bench.tables.report import write_section
+from decoding.bench.tables.table import table
 
 PAGE = Path("docs/gpu.md")
 CONTEXT = 1024

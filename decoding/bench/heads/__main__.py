@@ -13,31 +13,30 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import transformers
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from tokenizers import Tokenizer
+from rich.progress import Progress
 
-from decoding.bench.comparison import compare
-from decoding.bench.contestant import EngineContestant
+from decoding.bench.contestant import Contestant, in_rounds, warm_up
 from decoding.bench.heads.book import Finding, Setting, Size, read_book
 from decoding.bench.heads.contender import Contender, read_contender
 from decoding.bench.heads.tables import Row, Seed, render
-from decoding.bench.heads.target import digest_of_replies, find_target, in_rounds, tasks_of
+from decoding.bench.heads.target import cycled, digest_of_replies, find_target
 from decoding.bench.machine import describe_machine
-from decoding.bench.tables.figures import pool
+from decoding.bench.options import floats, names, refuse_unknown
+from decoding.bench.progress import bars_on
+from decoding.bench.tables.figures import pool, same_tokens
 from decoding.bench.tables.report import Report, command_line
-from decoding.bench.workload import ASKED, NAMES, PromptChoice, Workload, chat_of, load_workloads
+from decoding.bench.workload import HUMANEVAL, NAMES, PromptChoice, Workload, load_workloads
 from decoding.core.speculation_params import SpeculationParams
 from decoding.drafting.eagle.eagle_tree import BEAM, MOST_DEPTH, NUM_NODES
 from decoding.engine.engine import Engine
 from decoding.errors import ConfigError
+from decoding.training.texts.corpus import SKILLS
 
 PAGE, SECTION = "heads", "table"
 MAX_PROMPT_LEN = 512
 PLAIN = SpeculationParams(method="none", max_nodes=0)
 EAGLE = SpeculationParams(method="eagle", max_nodes=NUM_NODES, max_depth=MOST_DEPTH)
-KNOWN = (*NAMES, *ASKED)
 PRICED = SpeculationParams(method="dynamic")
 EAGLE_WAY = f"eagle, {NUM_NODES} nodes, depth {MOST_DEPTH}, beam {BEAM}"
 PRICED_WAY = "dynamic, own budget"
@@ -56,8 +55,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--data", type=Path, help="a folder with public prompts; without it their workloads are left out")
     add("--out", type=Path, default=Path("figures"), help="the folder for heads.md and heads.json")
-    add("--workloads", default=",".join(NAMES), help=f"comma-separated: {','.join(KNOWN)}")
-    add("--temperatures", default="0,1", help="comma-separated")
+    add("--workloads", type=names, default=(*SKILLS, HUMANEVAL), help=f"comma-separated: {','.join(NAMES)}")
+    add("--temperatures", type=floats, default=(0.0, 1.0), help="comma-separated")
     add("--prompts", type=int, default=24, help="prompts of each workload for acceptance lengths")
     add("--max-tokens", type=int, default=128, help="most new tokens for one prompt")
     add("--rounds", type=int, default=24, help="prompts that all answer in turn for speeds; over again where too few")
@@ -65,11 +64,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--no-tau", action="store_true", help="measure no acceptance lengths")
     add("--no-timing", action="store_true", help="measure no speeds")
     chosen = parser.parse_args(argv)
-    chosen.workloads = [name.strip() for name in chosen.workloads.split(",")]
-    chosen.temperatures = [float(each) for each in chosen.temperatures.split(",")]
-    unknown = sorted(set(chosen.workloads).difference(KNOWN))
-    if unknown:
-        parser.error(f"there is no workload {', '.join(unknown)}; there are {', '.join(KNOWN)}")
+    refuse_unknown(parser, "workload", chosen.workloads, NAMES)
     try:
         chosen.contenders = [read_contender(given, chosen.model) for given in chosen.contender]
     except ConfigError as error:
@@ -89,12 +84,11 @@ class Heads:
         self.target = find_target(chosen.model, chosen.threads)
         self._machine = f"{describe_machine()}, threads {chosen.threads or 'measured'}"
         self._run = datetime.now(UTC).isoformat(timespec="seconds")
-        self._workloads = self._load_workloads(Tokenizer.from_file(str(self.target.folder / "tokenizer.json")))
+        self._workloads = self._load_workloads()
 
     def run(self) -> int:
         """Measure what is missing; 1 if some contender did not give the tokens of the others."""
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, TimeElapsedColumn(), console=self.console) as bars:
+        with bars_on(self.console) as bars:
             if not self.chosen.no_tau:
                 for contender in self.chosen.contenders:
                     self.acceptance(bars, contender)
@@ -115,12 +109,9 @@ class Heads:
         bar = bars.add_task(f"τ of {contender.label}", total=sum(len(each.prompts) for each, _ in missing))
         engine = self._load(contender)
         for workload, setting in missing:
-            contestant = EngineContestant(engine, contender.label, EAGLE)
-            replies = []
-            for task in tasks_of(workload, setting.temperature):
-                replies.append(contestant.answer(task))
-                bars.advance(bar)
-            figures, tokens = pool(contender.label, NUM_NODES, replies), digest_of_replies(replies)
+            contestant = Contestant(engine, contender.label, EAGLE)
+            (replies,) = in_rounds([contestant], workload.tasks(setting.temperature), lambda: bars.advance(bar))
+            figures, tokens = pool(contender.label, replies), digest_of_replies(replies)
             self._add(
                 Finding(contender=contender.digest, setting=setting, figures=figures, run=self._run, replies=tokens)
             )
@@ -134,20 +125,21 @@ class Heads:
                 continue
             engines = engines or {"": self.target.load(None)}
             engines |= {each.digest: self._load(each) for each in missing if each.digest not in engines}
-            contestants = [EngineContestant(engines[""], "none", PLAIN)]
-            contestants += [EngineContestant(engines[each.digest], each.label, PRICED) for each in missing]
-            name = f"{workload.name} at temperature {setting.temperature:g}"
-            bar = bars.add_task(name, total=len(contestants) * len(workload.prompts))
-            found = compare(workload, setting.temperature, contestants, lambda bar=bar: bars.advance(bar))  # type: ignore[misc]
-            if found.differing:
-                self._complain(f"none's on {name}: {', '.join(found.differing)}")
+            contestants = [Contestant(engines[""], "none", PLAIN)]
+            contestants += [Contestant(engines[each.digest], each.label, PRICED) for each in missing]
+            tasks, name = workload.tasks(setting.temperature), f"{workload.name} at temperature {setting.temperature:g}"
+            bar = bars.add_task(name, total=len(contestants) * len(tasks))
+            warm_up(contestants, tasks[0])
+            plain, *drafted = in_rounds(contestants, tasks, lambda bar=bar: bars.advance(bar))  # type: ignore[misc]
+            if differing := [
+                each.label for each, own in zip(missing, drafted, strict=True) if not same_tokens(own, plain)
+            ]:
+                self._complain(f"none's on {name}: {', '.join(differing)}")
                 continue
-            for contender, figures in zip(missing, found.figures[1:], strict=True):
-                self._add(
-                    Finding(
-                        contender=contender.digest, setting=setting, figures=figures, run=self._run, none=found.none
-                    )
-                )
+            none = pool("none", plain)
+            for each, own in zip(missing, drafted, strict=True):
+                figures = pool(each.label, own)
+                self._add(Finding(contender=each.digest, setting=setting, figures=figures, run=self._run, none=none))
 
     def _add(self, finding: Finding) -> None:
         if self.book.has_other_replies(finding):
@@ -195,18 +187,16 @@ class Heads:
     def _size_of(self, contender: Contender) -> Size | None:
         return self.book.size_of(contender.digest, self.target.digest, self.target.numbers)
 
-    def _load_workloads(self, tokenizer: Tokenizer) -> list[Workload]:
+    def _load_workloads(self) -> list[Workload]:
         """The workloads, with as many prompts as acceptance or speed needs."""
         chosen = self.chosen
-        count = max(chosen.prompts, chosen.rounds)
         choice = PromptChoice(
-            count=count,
+            count=max(chosen.prompts, chosen.rounds),
             max_tokens=chosen.max_tokens,
             max_prompt_len=MAX_PROMPT_LEN,
             data=chosen.data,
-            chat=chat_of(self.target.folder),
         )
-        return load_workloads(chosen.workloads, tokenizer, choice, self.console.print)
+        return load_workloads(chosen.workloads, self.target.folder, choice, self.console.print)
 
     def _counted(self) -> list[tuple[Workload, Setting]]:
         """The workloads and settings that acceptance is counted on."""
@@ -215,7 +205,7 @@ class Heads:
 
     def _timed(self) -> list[tuple[Workload, Setting]]:
         """The workloads and settings that speeds are measured on."""
-        some = [in_rounds(each, self.chosen.rounds) for each in self._workloads]
+        some = [cycled(each, self.chosen.rounds) for each in self._workloads]
         return self._settings(some, PRICED_WAY, self._machine)
 
     def _settings(self, workloads: Sequence[Workload], way: str, machine: str = "") -> list[tuple[Workload, Setting]]:
@@ -230,7 +220,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the process's exit status."""
     given = sys.argv[1:] if argv is None else list(argv)
     chosen = parse(given)
-    transformers.utils.logging.disable_progress_bar()  # it would overwrite ours
     command = command_line("gander bench heads", given)
     return Heads(chosen, Report(chosen.out, describe_machine(), command, PAGE), Console()).run()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 
 from decoding.bench.heads.book import Finding, Size
-from decoding.bench.tables.markdown import table
+from decoding.bench.tables.table import table
 
 Place = tuple[str, float]  # a workload and a temperature
 _MEGABYTE = 2**20

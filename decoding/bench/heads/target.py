@@ -7,7 +7,7 @@ Invariant: engines differ only in the contender.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.bench.contestant import Reply, Task
+from decoding.bench.contestant import Reply
 from decoding.bench.heads.book import Setting, Size
 from decoding.bench.heads.contender import Contender, digest
 from decoding.bench.workload import Workload
@@ -89,15 +89,9 @@ def find_target(name: str, threads: int | None) -> Target:
     return Target(name, Path(folder), digest(Path(folder)), numbers, threads)
 
 
-def in_rounds(workload: Workload, num_rounds: int) -> Workload:
+def cycled(workload: Workload, num_rounds: int) -> Workload:
     """The workload with one prompt for each round; prompts repeat if there are too few."""
     return replace(workload, prompts=tuple(islice(cycle(workload.prompts), num_rounds)))
-
-
-def tasks_of(workload: Workload, temperature: float) -> Iterator[Task]:
-    """One task for each prompt, with a seed that is the same for every contender."""
-    for seed, prompt in enumerate(workload.prompts):
-        yield Task(prompt=prompt, max_tokens=workload.max_tokens, temperature=temperature, seed=seed)
 
 
 def digest_of_replies(replies: Sequence[Reply]) -> str:

@@ -1,12 +1,14 @@
-"""Compiles the kernels of attention, layers, exact products and experts for GPUs that this machine need not have, and
-prints their resources as Markdown.
+"""Compiles the kernels of attention, layers, exact products, experts and the sampler for GPUs that this machine need
+not have, and prints their resources as Markdown: `python -m decoding.bench.kernels.compile [PART ...]`.
 
-`python -m decoding.bench.kernels.compile`
+A new kernel is one more case in the list of its part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -15,17 +17,20 @@ import triton
 from triton.compiler import ASTSource
 
 from decoding.attention.triton.constants import constants_of
-from decoding.attention.triton.tiles import EXACT, Tile, default_tile, padded_width
+from decoding.attention.triton.tiles import EXACT, default_tile, padded_width
 from decoding.bench.kernels.compiled import Compiled, compile_for
+from decoding.bench.tables.table import table
 from decoding.core.layer import LayerSpec
 from decoding.kernels.gpu import attention as kernels
 from decoding.kernels.gpu.experts import add_chosen, lay_tiles, multiply_chosen
 from decoding.kernels.gpu.moves import move
 from decoding.kernels.gpu.products import Operands, add_parts, mean, multiply
 from decoding.kernels.gpu.rows import gate, normalise, rotate_and_store
-from decoding.model.device.grouped_experts import added_in, chosen_in, expert_tile, laid_in
-from decoding.model.device.layers.device_layer import Norm, gated_in, normalised_in, rotated_in
-from decoding.model.device.row_exact import (
+from decoding.kernels.gpu.sampling import draw, edit, scan, walk
+from decoding.model.experts.device_experts import added_in, chosen_in, expert_tile, laid_in
+from decoding.model.layers.device_layer import Norm, gated_in, normalised_in, rotated_in
+from decoding.sampling.device.launch import BLOCK, ENTRIES, FEWEST_NODES
+from decoding.weights.device_products import (
     ADDED,
     LEAST_PART,
     MOST_PARTS,
@@ -34,7 +39,7 @@ from decoding.model.device.row_exact import (
     packing_of,
     product_tile,
 )
-from decoding.model.device.row_exact import constants_of as products_of
+from decoding.weights.device_products import constants_of as products_of
 
 CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -57,28 +62,37 @@ PACKINGS = {
 }
 
 
-def compile_kernel(
-    kernel: Any,
-    constants: dict[str, Any],
-    dtype: torch.dtype,
-    capability: tuple[int, int],
-    kinds: Mapping[str, Any] | None = None,
-) -> Compiled:
-    """Compile one kernel. constants: see `constants_of`; arguments among them are constant, too. kinds: of arguments
-    that are not of their usual type."""
-    signature = {name: _type(name, NAMES[dtype]) for name in kernel.arg_names} | dict(kinds or {})
-    signature |= {name: "constexpr" for name in signature if name in constants}
-    known: dict[Any, Any] = {name: constants[name] for name, kind in signature.items() if kind == "constexpr"}
-    aligned: list[tuple[int, ...]] = []
-    for place, (name, kind) in enumerate(signature.items()):
-        if isinstance(kind, tuple):
-            known |= {(place, part): 1 for part, each in enumerate(kind) if each == ONE}
-            aligned += [(place, part) for part, each in enumerate(kind) if each != ONE]
-        elif kind.startswith("*") or name in NUMBERS - COUNTS:
-            aligned.append((place,))
-    source = ASTSource(kernel, signature, known, {path: [["tt.divisibility", 16]] for path in aligned})
-    options = {name: value for name, value in constants.items() if name not in signature}
-    return compile_for(source, 10 * capability[0] + capability[1], options)
+@dataclass(frozen=True)
+class Case:
+    """One kernel. constants: see `constants_of`; arguments among them are constant, too. kinds: of arguments that are
+    not of their usual type. tile: its sizes, warps and stages; with one it multiplies matrices."""
+
+    name: str
+    kernel: Any
+    constants: dict[str, Any]
+    dtype: torch.dtype = torch.bfloat16
+    kinds: Mapping[str, Any] = field(default_factory=dict)
+    tile: str = ""
+
+    def compile(self, capability: tuple[int, int]) -> Compiled:
+        signature = {name: _type(name, NAMES[self.dtype]) for name in self.kernel.arg_names} | dict(self.kinds)
+        signature |= {name: "constexpr" for name in signature if name in self.constants}
+        known: dict[Any, Any] = {name: self.constants[name] for name, kind in signature.items() if kind == "constexpr"}
+        aligned: list[tuple[int, ...]] = []
+        for place, (name, kind) in enumerate(signature.items()):
+            if isinstance(kind, tuple):
+                known |= {(place, part): 1 for part, each in enumerate(kind) if each == ONE}
+                aligned += [(place, part) for part, each in enumerate(kind) if each != ONE]
+            elif kind.startswith("*") or name in NUMBERS - COUNTS:
+                aligned.append((place,))
+        source = ASTSource(self.kernel, signature, known, {path: [["tt.divisibility", 16]] for path in aligned})
+        options = {name: value for name, value in self.constants.items() if name not in signature}
+        return compile_for(source, 10 * capability[0] + capability[1], options)
+
+    def cell(self, capability: tuple[int, int]) -> str:
+        made = self.compile(capability)
+        found = f"{made.registers}, {made.shared:,}, {made.spilled}"
+        return f"{self.tile}: {found}, {made.product}" if self.tile else found
 
 
 def _type(name: str, dtype: str) -> Any:
@@ -111,123 +125,109 @@ HEADS = {
 }
 
 
-def tile_for(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, int]) -> Tile:
-    return default_tile(padded_width(max(layer.key_dim, layer.value_dim)), dtype.itemsize, capability)
-
-
-def compile_attend(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
-    """Compile `attend_tiles` with the default tile."""
-    constants = constants_of(layer, tile_for(layer, dtype, capability), 0, 1)
-    return compile_kernel(kernels.attend_tiles, constants.attend, dtype, capability)
-
-
-def compile_move(dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
-    """Compile what moves the rows of accepted paths."""
-    widths = dict.fromkeys(("KEY_DIM", "VALUE_DIM", "KEY_WIDTH", "VALUE_WIDTH"), 128)
-    return compile_kernel(move, widths | {"NUM_HEADS": 8, "num_warps": 4}, dtype, capability)
-
-
-def compile_product(
-    dtype: torch.dtype, capability: tuple[int, int], is_whole: bool, packing: dict[str, int] = PACKINGS["exact"]
-) -> Compiled:
-    """Compile `multiply` for a layer of two parts. is_whole: as for many rows."""
-    tile, width, is_packed = product_tile(dtype, packing["BITS"] > 0), 2 * LEAST_PART, packing["BITS"] > 0
-    constants = products_of(width, is_whole, tile) | packing | {"OUTPUTS": 4096, "PARTS": 2, "HAS_BIAS": True}
-    kinds = PACKED_KINDS if is_packed else {}
-    kinds = kinds if is_whole else {**kinds, "out": "*fp32"}
-    return compile_kernel(multiply, constants, dtype, capability, kinds)
-
-
-def compile_rows(dtype: torch.dtype, capability: tuple[int, int]) -> tuple[Compiled, Compiled]:
-    """Compile what adds up a layer's parts, and means."""
-    parts = {"OUTPUTS": 4096, "PARTS": MOST_PARTS, "HAS_BIAS": True, "N": ADDED} | NO_FUSION
-    means = {"WIDTH": 4096, "N": 4096} | NO_FUSION
-    return compile_kernel(add_parts, parts, dtype, capability), compile_kernel(mean, means, dtype, capability)
-
-
-def compile_layer(dtype: torch.dtype, capability: tuple[int, int], width: int = 8192) -> dict[str, Compiled]:
-    """Compile what a fused layer of this width computes between its products, with norms of queries and keys."""
-    norm = Norm(torch.ones(128), 1e-6)
-    kernels = {
-        "norm and sum": (normalise, normalised_in(width, 1e-6, True)),
-        "rotation and store": (rotate_and_store, rotated_in(layer_of(4, 128, 128), (norm, norm))),
-        "silu and product": (gate, gated_in(width)),
-    }
-    return {name: compile_kernel(*kernel, dtype, capability) for name, kernel in kernels.items()}
-
-
-def compile_experts(
-    dtype: torch.dtype, capability: tuple[int, int], packing: dict[str, int] = PACKINGS["exact"]
-) -> Compiled:
-    """Compile `multiply_chosen` for experts with biases, of which a row has eight."""
-    tile = expert_tile(dtype, packing["BITS"] > 0)
-    constants = chosen_in((1536, 2048), 8, True, tile) | packing
-    return compile_kernel(multiply_chosen, constants, dtype, capability, PACKED_KINDS if packing["BITS"] else {})
-
-
-def compile_pairs(dtype: torch.dtype, capability: tuple[int, int]) -> tuple[Compiled, Compiled]:
-    """Compile what shares pairs out to tiles, and what adds them up."""
-    tiles = compile_kernel(lay_tiles, laid_in(512), dtype, capability)
-    return tiles, compile_kernel(add_chosen, added_in(8, 128, 2048), dtype, capability)
-
-
-def _lines() -> Iterator[str]:
-    yield f"Triton {triton.__version__}, no device. Pairs x keys of a tile, warps, stages: registers,"
-    yield "shared and spilled bytes, by what matrices are multiplied.\n"
-    yield "| kernel, head width | type | " + " | ".join(f"sm_{major}{minor}" for major, minor in CAPABILITIES) + " |"
-    yield "|---|---|" + "---|" * len(CAPABILITIES)
-    cases = [(f"attend, {name}", layer, torch.bfloat16) for name, layer in HEADS.items()]
-    for name, layer, dtype in [*cases, ("attend, 128, 4 share keys", layer_of(4, 128, 128), torch.float32)]:
-        yield _line(name, dtype, [_attend_cell(layer, dtype, capability) for capability in CAPABILITIES])
+def attention(capability: tuple[int, int]) -> Iterator[Case]:
+    """With the default tiles; and what moves the rows of accepted paths."""
+    fp32 = [("128, 4 share keys", layer_of(4, 128, 128), torch.float32)]
+    for name, layer, dtype in [*((name, layer, torch.bfloat16) for name, layer in HEADS.items()), *fp32]:
+        tile = default_tile(padded_width(max(layer.key_dim, layer.value_dim)), dtype.itemsize, capability)
+        sizes = f"{tile.pairs}x{tile.keys}, {tile.num_warps}, {tile.num_stages}"
+        constants = constants_of(layer, tile, 0, 1).attend
+        yield Case(f"attend, {name}", kernels.attend_tiles, constants, dtype, tile=sizes)
     store, _, merge = constants_of(layer_of(4, 128, 128), EXACT, 0, 1)
-    for name, kernel, constants in (("store", kernels.store_rows, store), ("merge", kernels.merge_ranges, merge)):
-        made = [compile_kernel(kernel, constants, torch.bfloat16, capability) for capability in CAPABILITIES]
-        yield _line(
-            f"{name}, 128", torch.bfloat16, [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in made]
-        )
-    made = [compile_move(torch.bfloat16, capability) for capability in CAPABILITIES]
-    yield _line("move, 128", torch.bfloat16, [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in made])
-    layers = [compile_layer(torch.bfloat16, capability) for capability in CAPABILITIES]
-    for name in layers[0]:
-        cells = [f"{each[name].registers}, {each[name].shared:,}, {each[name].spilled}" for each in layers]
-        yield _line(f"layer, {name}", torch.bfloat16, cells)
-    for name, packing in PACKINGS.items():
-        for dtype, is_whole in product((torch.bfloat16, torch.float32), (False, True)):
-            tile = product_tile(dtype, packing["BITS"] > 0)
-            made = [compile_product(dtype, capability, is_whole, packing) for capability in CAPABILITIES]
-            rows = "many" if is_whole else "few"
-            yield _line(f"product, {name}, {rows} rows", dtype, [_product_cell(tile, each) for each in made])
-    both = zip(*(compile_rows(torch.bfloat16, capability) for capability in CAPABILITIES), strict=True)
-    for name, each_made in zip(("product, adding parts", "mean, 4,096"), both, strict=True):
-        cells = [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in each_made]
-        yield _line(name, torch.bfloat16, cells)
-
-    for name, packing in PACKINGS.items():
-        for dtype in (torch.bfloat16, torch.float32):
-            tile = expert_tile(dtype, packing["BITS"] > 0)
-            made = [compile_experts(dtype, capability, packing) for capability in CAPABILITIES]
-            yield _line(f"experts, {name}", dtype, [_product_cell(tile, each) for each in made])
-    both = zip(*(compile_pairs(torch.bfloat16, capability) for capability in CAPABILITIES), strict=True)
-    for name, each_made in zip(("experts, tiles of 512", "experts, adding 8"), both, strict=True):
-        cells = [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in each_made]
-        yield _line(name, torch.bfloat16, cells)
+    yield Case("store, 128", kernels.store_rows, store)
+    yield Case("merge, 128", kernels.merge_ranges, merge)
+    widths = dict.fromkeys(("KEY_DIM", "VALUE_DIM", "KEY_WIDTH", "VALUE_WIDTH"), 128)
+    yield Case("move, 128", move, widths | {"NUM_HEADS": 8, "num_warps": 4})
 
 
-def _product_cell(tile: ProductTile, made: Compiled) -> str:
-    sizes = f"{tile.outputs}x{tile.tokens}x{tile.inputs}, {tile.num_warps}, {tile.num_stages}"
-    return f"{sizes}: {made.registers}, {made.shared:,}, {made.spilled}, {made.product}"
+def layers(_: tuple[int, int], width: int = 8192) -> Iterator[Case]:
+    """What a fused layer of this width computes between its products, with norms of queries and keys."""
+    norm = Norm(torch.ones(128), 1e-6)
+    for dtype in (torch.bfloat16, torch.float32):
+        yield Case("layer, norm and sum", normalise, normalised_in(width, 1e-6, True), dtype)
+        rotated = rotated_in(layer_of(4, 128, 128), (norm, norm))
+        yield Case("layer, rotation and store", rotate_and_store, rotated, dtype)
+        yield Case("layer, silu and product", gate, gated_in(width), dtype)
 
 
-def _attend_cell(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, int]) -> str:
-    tile, made = tile_for(layer, dtype, capability), compile_attend(layer, dtype, capability)
-    sizes = f"{tile.pairs}x{tile.keys}, {tile.num_warps}, {tile.num_stages}"
-    return f"{sizes}: {made.registers}, {made.shared:,}, {made.spilled}, {made.product}"
+def products(_: tuple[int, int]) -> Iterator[Case]:
+    """A layer of two parts, for few rows and for many; what adds up parts, and means."""
+    for (name, packing), dtype, is_whole in product(PACKINGS.items(), (torch.bfloat16, torch.float32), (False, True)):
+        is_packed = packing["BITS"] > 0
+        tile, rows = product_tile(dtype, is_packed), "many" if is_whole else "few"
+        constants = products_of(2 * LEAST_PART, is_whole, tile) | packing
+        constants |= {"OUTPUTS": 4096, "PARTS": 2, "HAS_BIAS": True}
+        kinds = (PACKED_KINDS if is_packed else {}) | ({} if is_whole else {"out": "*fp32"})
+        yield Case(f"product, {name}, {rows} rows", multiply, constants, dtype, kinds, _sizes(tile))
+    parts = {"OUTPUTS": 4096, "PARTS": MOST_PARTS, "HAS_BIAS": True, "N": ADDED} | NO_FUSION
+    yield Case("product, adding parts", add_parts, parts)
+    yield Case("mean, 4,096", mean, {"WIDTH": 4096, "N": 4096} | NO_FUSION)
 
 
-def _line(name: str, dtype: torch.dtype, cells: list[str]) -> str:
-    return "| " + " | ".join([name, NAMES[dtype], *cells]) + " |"
+def experts(_: tuple[int, int]) -> Iterator[Case]:
+    """Experts with biases, of which a row has eight; what shares pairs out to tiles, and what adds them up."""
+    for (name, packing), dtype in product(PACKINGS.items(), (torch.bfloat16, torch.float32)):
+        is_packed = packing["BITS"] > 0
+        tile = expert_tile(dtype, is_packed)
+        constants = chosen_in((1536, 2048), 8, True, tile) | packing
+        kinds = PACKED_KINDS if is_packed else {}
+        yield Case(f"experts, {name}", multiply_chosen, constants, dtype, kinds, _sizes(tile))
+    yield Case("experts, tiles of 512", lay_tiles, laid_in(512))
+    yield Case("experts, adding 8", add_chosen, added_in(8, 128, 2048))
+
+
+SAMPLED = {
+    "*fp32": {"logits", "edited", "masses", "noisy", "values"},
+    "*fp64": {"numbers", "biases"},
+    "*i32": {"results", "drawn", "masks"},
+    "i32": {"vocab_size", "num_blocks", "first"},
+}
+
+
+def sampler(_: tuple[int, int]) -> Iterator[Case]:
+    """Of a vocabulary of 152,000, which is 128 blocks."""
+    sizes: list[tuple[Any, dict[str, int]]] = [(edit.mask, {"BLOCK": BLOCK}), (edit.change, {"BLOCK": ENTRIES})]
+    sizes += [(scan.scan, {"NUM_TOP": count, "BLOCK": BLOCK}) for count in (10, 20)]
+    sizes += [(draw.draw, {"BLOCKS": 128, "BLOCK": BLOCK}), (scan.score, {"BLOCK": BLOCK})]
+    sizes += [(walk.walk, {"NODES": count}) for count in (FEWEST_NODES, 4 * FEWEST_NODES)]
+    sizes += [
+        (scan.rank, {"NUM_TOP": count, "BLOCKS": 128, "PLACES": places}) for count, places in ((10, 1024), (20, 2048))
+    ]
+    for kernel, constants in sizes:
+        kinds = {
+            name: next((kind for kind, names in SAMPLED.items() if name in names), "*i64") for name in kernel.arg_names
+        }
+        named = ", ".join(map(str, constants.values()))
+        options = {"enable_fp_fusion": kernel is not edit.change}
+        yield Case(f"sampler, {kernel.fn.__name__}, {named}", kernel, constants | options, torch.float32, kinds)
+
+
+PARTS: dict[str, Callable[[tuple[int, int]], Iterator[Case]]] = {
+    "attention": attention,
+    "layers": layers,
+    "products": products,
+    "experts": experts,
+    "sampler": sampler,
+}
+
+
+def _sizes(tile: ProductTile) -> str:
+    return f"{tile.outputs}x{tile.tokens}x{tile.inputs}, {tile.num_warps}, {tile.num_stages}"
+
+
+def main(parts: Sequence[str]) -> None:
+    """Raises KeyError for a part that is none."""
+    rows = []
+    for part in parts or PARTS:
+        for same in zip(*map(PARTS[part], CAPABILITIES), strict=True):
+            cells = (case.cell(capability) for case, capability in zip(same, CAPABILITIES, strict=True))
+            rows.append([same[0].name, NAMES[same[0].dtype], *cells])
+    head = ("kernel, head width", "type", *(f"sm_{major}{minor}" for major, minor in CAPABILITIES))
+    told = (
+        f"Triton {triton.__version__}, no device. Pairs x keys of a tile, warps, stages: registers, shared and spilled"
+    )
+    sys.stdout.write(f"{told} bytes, by what matrices are multiplied.\n\n{table(head, rows)}\n")
 
 
 if __name__ == "__main__":
-    for line in _lines():
-        print(line, flush=True)  # noqa: T201
+    main(sys.argv[1:])

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from decoding.bench.options import names
 from decoding.bench.peers.rounds import OURS
 from decoding.process.machine import cores
 from decoding.training.public_prompts import PROMPT_SETS
@@ -21,8 +22,7 @@ DESCRIPTION = "Compare our engine with others on the same weights, prompts and t
 PARTS = ("plain", "drafted", "perplexity")
 DTYPES = ("float32", "bfloat16", "int8")
 GGUF = "gguf"  # in the place of a dtype: as the file has its weights
-SKILLS, CHATS = ("stories", "code"), ("gsm8k", "humaneval", "edit")
-MAX_PROMPT_LEN = 512  # tokens, of a skill's prompt
+CHATS = ("gsm8k", "humaneval", "edit")
 WINDOW_LEN = 512  # tokens
 
 
@@ -30,7 +30,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gander bench peers", description=DESCRIPTION)
     add = parser.add_argument
     add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all that the options allow")
-    add("--peers", type=_names, default=tuple(ADAPTERS), help=f"apart by commas, of {', '.join(ADAPTERS)}")
+    add("--peers", type=names, default=tuple(ADAPTERS), help=f"apart by commas, of {', '.join(ADAPTERS)}")
     add(
         "--interpreter",
         type=_interpreter,
@@ -39,17 +39,21 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="PEER=PYTHON",
         help="of one installed elsewhere",
     )
-    add("--model", type=Path, help="plain: a folder instead of the 110M of random weights")
-    add("--gguf", type=Path, metavar="FILE", help="a GGUF file, which all load as it is, instead of other models")
-    add("--draft-gguf", type=Path, metavar="FILE", help="drafted: a draft model for peers that take one")
-    add("--data", type=Path, metavar="FOLDER", help="drafted, with --gguf: the folder of prompt files")
+    add("--model", type=Path, metavar="FOLDER", help="a folder instead of the 110M of random weights")
+    add("--draft-model", type=Path, metavar="FOLDER", help="drafted: a draft model for peers that take one")
+    add("--gguf", type=Path, metavar="FILE", help="a GGUF file, which all load as it is, instead of a folder")
+    add("--draft-gguf", type=Path, metavar="FILE", help="drafted: its draft model")
+    add("--data", type=Path, metavar="FOLDER", help="drafted: the folder of prompt files")
     add("--text", type=Path, metavar="FILE", help="perplexity: a text, or JSON lines with a `prompt` each")
     add("--text-tokens", type=int, default=30_000, help="perplexity: of the text, from its beginning")
-    add("--dtypes", type=_names, default=DTYPES, help="plain: kinds of weights, apart by commas")
-    add("--widened", type=int, default=100, help="drafted: million parameters that the bundled model is widened to")
-    default = f"{','.join(SKILLS)}, with --gguf {','.join(CHATS)} of {', '.join(PROMPT_SETS)}"
-    add("--workloads", type=_names, help=f"drafted: apart by commas; default {default}")
-    add("--drafted-dtype", default="float32", choices=DTYPES, help="drafted: the kind of weights")
+    add("--dtypes", type=names, default=DTYPES, help="of a folder: kinds of weights, apart by commas")
+    known = ", ".join(PROMPT_SETS)
+    add(
+        "--workloads",
+        type=names,
+        default=CHATS,
+        help=f"drafted: of {known}, apart by commas; default {','.join(CHATS)}",
+    )
     add("--rounds", type=int, default=5, help="a prompt each")
     add("--prompt-len", type=int, default=128, help="plain: tokens of a prompt")
     add("--max-tokens", type=int, default=128, help="new tokens of a reply; drafted: at the most")
@@ -66,19 +70,17 @@ def _checked(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> arg
     unknown = [*set(chosen.parts).difference(PARTS), *set(chosen.peers).difference(ADAPTERS)]
     if unknown:
         parser.error(f"{', '.join(unknown)}: not one of {', '.join((*PARTS, *ADAPTERS))}")
-    is_gguf = chosen.gguf is not None
-    if (chosen.draft_gguf or chosen.data or chosen.text or "perplexity" in chosen.parts) and not is_gguf:
-        parser.error("--draft-gguf, --data, --text and the part perplexity need --gguf")
-    has_what_it_needs = {"plain": True, "drafted": bool(chosen.data) or not is_gguf, "perplexity": bool(chosen.text)}
+    if (chosen.gguf and chosen.model) or (chosen.draft_gguf and not chosen.gguf):
+        parser.error("--gguf takes the place of --model, and --draft-gguf is a draft model of its")
+    if chosen.gguf:
+        chosen.model, chosen.draft_model, chosen.dtypes = chosen.gguf, chosen.draft_gguf, (GGUF,)
+    if ((chosen.draft_model or chosen.data) and not chosen.model) or (chosen.text and not chosen.gguf):
+        parser.error("drafts and --data need --model or --gguf, and --text needs --gguf")
+    has_what_it_needs = {"plain": True, "drafted": bool(chosen.data), "perplexity": bool(chosen.text)}
     chosen.parts = chosen.parts or [part for part in PARTS if has_what_it_needs[part]]
     if not all(has_what_it_needs[part] for part in chosen.parts):
-        parser.error("with --gguf the part drafted needs --data, and perplexity --text")
-    chosen.workloads = chosen.workloads or (CHATS if is_gguf else SKILLS)
+        parser.error("the part drafted needs --data, and perplexity --text")
     return chosen
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _interpreter(text: str) -> tuple[str, str]:

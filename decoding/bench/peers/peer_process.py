@@ -30,13 +30,12 @@ class PeerMissing(PeerFailed):
 
 
 class PeerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """model, draft_model: Hugging Face folders, or GGUF files where the dtype is "gguf". draft_head: a name or a
-    folder, for peers that support heads. dtype: float32, bfloat16, int8, or "gguf", which is as the file has its
-    weights. max_len: tokens of prompt and reply. cache: a folder for converted models."""
+    """model, draft_model: Hugging Face folders, or GGUF files where the dtype is "gguf". dtype: float32, bfloat16,
+    int8, or "gguf", which is as the file has its weights. max_len: tokens of prompt and reply. cache: a folder for
+    converted models."""
 
     model: str
     draft_model: str | None
-    draft_head: str | None = None
     dtype: str
     threads: int
     max_len: int

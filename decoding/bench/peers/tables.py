@@ -10,7 +10,7 @@ from statistics import median
 
 from decoding.bench.peers.perplexity import Score
 from decoding.bench.peers.rounds import OURS, PLAIN, Row, Setting, agreement, ratio
-from decoding.bench.tables.markdown import table
+from decoding.bench.tables.table import table
 
 PLAIN_COLUMNS = (
     "weights",

@@ -13,27 +13,22 @@ from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from tokenizers import Tokenizer
 
-from decoding.bench import scripts
 from decoding.bench.machine import describe_machine
-from decoding.bench.replay.rows import CHAIN, NONE, Plan, Row, Way, load_kept, measure_row, way_of, write_kept
+from decoding.bench.options import floats, names, numbers, refuse_unknown
+from decoding.bench.progress import bars_on
+from decoding.bench.replay.rows import NONE, Kept, Plan, Row, Way, load_kept, measure_row, way_of
 from decoding.bench.replay.tables import differing, render
-from decoding.bench.scripts import Script, load_scripts
-from decoding.bench.tables.report import write_section
-from decoding.bench.targets import load_random
-from decoding.bench.workload import PromptChoice, chat_of
+from decoding.bench.tables.report import write_figures, write_section
+from decoding.bench.workload import NAMES, PromptChoice, Workload, load_workloads
 from decoding.config import EngineConfig
-from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.drafting.registry import AUTO
 from decoding.engine.engine import Engine
-from decoding.engine.start import load_engine, start_engine
+from decoding.engine.start import load_engine
 from decoding.model.checkpoint import resolve
-from decoding.model.device.runner import silent
 
 BUDGETS = (2, 4, 8, 16, 32)
-METHODS = ("spine", "stand", "recycle", "isotropic", "lookup", "suffix", CHAIN, "dynamic")
+METHODS = ("spine", "stand", "recycle", "isotropic", "lookup", "suffix", "suffix-branches", "dynamic")
 MAX_PROMPT_LEN = 600
 
 
@@ -48,28 +43,19 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--draft-model", default="auto", help="a folder or GGUF file; the bundled model has its own")
     add("--draft-head", help="a folder with an EAGLE-3 head, which drafts in place of the draft model")
     add("--data", type=Path, help="a folder of public prompt sets, as `gander bench real` takes it")
-    add("--methods", default=",".join(METHODS), help=f"registered methods, auto or {CHAIN}, apart by commas")
-    add("--workloads", default=",".join(scripts.NAMES), help="apart by commas")
-    add("--temperatures", default="0,0.7", help="apart by commas")
-    add("--budgets", default=",".join(map(str, BUDGETS)), help="draft budgets in nodes, apart by commas")
-    add("--prompts", type=int, default=4, help="of each workload that has prompts")
+    add("--methods", type=names, default=METHODS, help="registered methods, METHOD-PART without a part of it")
+    add("--workloads", type=names, default=NAMES, help=f"apart by commas, of {', '.join(NAMES)}")
+    add("--temperatures", type=floats, default=(0.0, 0.7), help="apart by commas")
+    add("--budgets", type=numbers, default=BUDGETS, help="draft budgets in nodes, apart by commas")
+    add("--prompts", type=int, default=4, help="of each workload")
     add("--max-tokens", type=int, default=96, help="most new tokens of a reply")
     add("--again", action="store_true", help="measure rows of these methods anew")
     add("--judged", default=AUTO, help="the method that is compared with the best of the others")
     add("--out", type=Path, default=Path("replay.json"), help="rows are kept here, and tables beside it in Markdown")
     chosen = parser.parse_args(argv)
-    chosen.methods = [NONE, *(name for name in _names(chosen.methods) if name != NONE)]
-    chosen.workloads = _names(chosen.workloads)
-    chosen.temperatures = [float(each) for each in _names(chosen.temperatures)]
-    chosen.budgets = [int(each) for each in _names(chosen.budgets)]
-    unknown = sorted(set(chosen.workloads).difference(scripts.NAMES))
-    if unknown:
-        parser.error(f"there is no workload {', '.join(unknown)}; there are {', '.join(scripts.NAMES)}")
+    chosen.methods = [NONE, *(name for name in chosen.methods if name != NONE)]
+    refuse_unknown(parser, "workload", chosen.workloads, NAMES)
     return chosen
-
-
-def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 class Replay:
@@ -99,56 +85,41 @@ class Replay:
     def engine(self) -> Engine:
         return load_engine(self.config)
 
-    @cached_property
-    def random_engine(self) -> Engine:
-        """An engine with the same architecture and draft model, but random weights of the target."""
-        return start_engine(load_random(self.config), self.config, silent, load_draft_model(self.config, silent))
-
-    def scripts(self) -> list[Script]:
+    def workloads(self) -> list[Workload]:
         chosen = self.chosen
-        folder = Path(resolve(self.config)[1])
         choice = PromptChoice(
-            count=chosen.prompts,
-            max_tokens=chosen.max_tokens,
-            max_prompt_len=MAX_PROMPT_LEN,
-            data=chosen.data,
-            chat=chat_of(folder),
+            count=chosen.prompts, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN, data=chosen.data
         )
-        return load_scripts(
-            chosen.workloads, Tokenizer.from_file(str(folder / "tokenizer.json")), choice, self.console.print
-        )
+        return load_workloads(chosen.workloads, Path(resolve(self.config)[1]), choice, self.console.print)
 
-    def missing(self) -> list[tuple[Way, Script, float, int]]:
+    def missing(self) -> list[tuple[Way, Workload, float, int]]:
         """The rows that are still to be measured."""
         chosen = self.chosen
         known = {row.key for row in self.kept.rows if not (chosen.again and row.method in chosen.methods)}
-        asked = self.scripts()
+        asked = self.workloads()
         return [
-            (way, script, temperature, nodes)
+            (way, workload, temperature, nodes)
             for way in map(way_of, chosen.methods)
-            for script in asked
+            for workload in asked
             for temperature in chosen.temperatures
-            if temperature > 0 or not script.is_sampled
             for nodes in way.budgets(chosen.budgets)
-            if (way.label, script.name, temperature, nodes) not in known
+            if (way.label, workload.name, temperature, nodes) not in known
         ]
 
     def run(self) -> int:
         """Measure what is missing; 1 if some method did not give the tokens of `none`."""
         missing = self.missing()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self.console) as bars:
+        with bars_on(self.console) as bars:
             bar = bars.add_task("rows", total=len(missing))
-            for way, script, temperature, nodes in missing:
-                bars.update(bar, description=f"{way.label}, {script.name}")
-                engine = self.random_engine if script.is_random else self.engine
-                self._keep(measure_row(engine, script, temperature, way, nodes))
+            for way, workload, temperature, nodes in missing:
+                bars.update(bar, description=f"{way.label}, {workload.name}")
+                self._keep(measure_row(self.engine, workload, temperature, way, nodes))
                 bars.advance(bar)
         return int(bool(differing(self.kept.rows)))
 
     def _keep(self, row: Row) -> None:
         self.kept.rows = [other for other in self.kept.rows if other.key != row.key] + [row]
-        write_kept(self.chosen.out, self.kept)
+        write_figures(self.chosen.out, self.kept, Kept)
         made = render(self.kept.rows, self.chosen.judged)
         write_section(self.chosen.out.with_suffix(".md"), "# Replay at equal nodes\n", "replay", made)
 

@@ -1,4 +1,4 @@
-"""Measures a row: a method with its options and one draft budget answers a whole script in one session.
+"""Measures a row: a method with its options and one draft budget answers a whole workload in one session.
 
 Owns the run and the rows on disk. Invariant: a row is measured once; a file of another plan is discarded.
 """
@@ -12,26 +12,24 @@ from zlib import crc32
 
 import msgspec
 
-from decoding.bench.contestant import EngineContestant, Reply, Task
-from decoding.bench.counts import Counts
-from decoding.bench.scripts import Script, Tokens, prompt_of
-from decoding.bench.tables.report import is_page, write_figures
+from decoding.bench.contestant import Contestant
+from decoding.bench.tables.figures import Counts, pool
+from decoding.bench.tables.report import is_page
+from decoding.bench.workload import Workload
 from decoding.core.files.output import check_output, is_json_of
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.engine import Engine
 
 NONE = "none"
-CHAIN = "suffix-chain"
 
 
 class Row(Counts, frozen=True, kw_only=True):
-    """Sums over a script's replies. fingerprint: of their tokens."""
+    """Sums over a workload's replies. fingerprint: of their tokens."""
 
     method: str
     workload: str
     temperature: float
     nodes: int
-    accepted: int
     fingerprint: int
 
     @property
@@ -72,47 +70,29 @@ class Way:
 
 
 def way_of(label: str) -> Way:
-    """A registered method, or "suffix-chain", its published form without branches."""
-    if label == CHAIN:
-        return Way(label, SpeculationParams(method="suffix", without=frozenset(("branches",))))
-    return Way(label, SpeculationParams(method=label))
+    """A registered method, with the parts that it is to leave out after minus signs: suffix-branches is a chain as
+    SuffixDecoding published it, spine-best_first the tree of its paper."""
+    method, *without = label.split("-")
+    return Way(label, SpeculationParams(method=method, without=frozenset(without)))
 
 
-def measure_row(engine: Engine, script: Script, temperature: float, way: Way, nodes: int) -> Row:
-    """Answer all turns of the script, one after the other, in an empty session of a server that has learned nothing."""
+def measure_row(engine: Engine, workload: Workload, temperature: float, way: Way, nodes: int) -> Row:
+    """Answer all prompts, one after the other, in an empty session of a server that has learned nothing."""
     with engine.sessions.apart():
-        replies = _replies(engine, script, temperature, way, nodes)
+        contestant = Contestant(engine, way.label, way.at(nodes))
+        replies = [contestant.answer(task) for task in workload.tasks(temperature)]
+    found = pool(way.label, replies)
     return Row(
         method=way.label,
-        workload=script.name,
+        workload=workload.name,
         temperature=temperature,
         nodes=nodes,
-        tokens=sum(len(reply.tokens) for reply in replies),
-        forwards=sum(reply.forwards for reply in replies),
-        drafted=sum(reply.drafted for reply in replies),
-        accepted=sum(reply.accepted for reply in replies),
+        tokens=found.tokens,
+        forwards=found.forwards,
+        drafted=found.drafted,
+        accepted=found.accepted,
         fingerprint=crc32(b"".join(reply.tokens.tobytes() for reply in replies)),
     )
-
-
-def _replies(engine: Engine, script: Script, temperature: float, way: Way, nodes: int) -> list[Reply]:
-    contestant = EngineContestant(engine, way.label, way.at(nodes))
-    before: list[Tokens] = []
-    replies: list[Reply] = []
-    most = engine.model.max_model_len - script.max_tokens
-    for turn in script.turns:
-        prompt = prompt_of(turn, before, most)
-        task = Task(
-            prompt=prompt,
-            max_tokens=script.max_tokens,
-            temperature=temperature,
-            seed=turn.seed,
-            ignore_eos=script.ignore_eos,
-            prediction=turn.prediction,
-        )
-        replies.append(contestant.answer(task))
-        before = [prompt, replies[-1].tokens]
-    return replies
 
 
 def load_kept(path: Path, plan: Plan, machine: str) -> Kept:
@@ -124,7 +104,3 @@ def load_kept(path: Path, plan: Plan, machine: str) -> Kept:
         if kept.plan == plan:
             return kept
     return Kept(plan=plan, machine=machine)
-
-
-def write_kept(path: Path, kept: Kept) -> None:
-    write_figures(path, kept, Kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from decoding.bench.replay.rows import NONE, Row
+from decoding.bench.tables.table import table
 
 
 def render(rows: Sequence[Row], judged: str) -> str:
@@ -27,17 +28,12 @@ def _table(rows: Sequence[Row]) -> str:
     drafted = [row for row in rows if row.method != NONE]
     budgets = sorted({row.nodes for row in drafted})
     longest = {nodes: max(row.tau for row in drafted if row.nodes == nodes) for nodes in budgets}
-    lines = [
-        f"**{rows[0].workload}, temperature {rows[0].temperature:g}** (τ / nodes a step)",
-        "",
-        f"| method | {' | '.join(f'{nodes} nodes' for nodes in budgets)} |",
-        f"| --- |{' --: |' * len(budgets)}",
-    ]
+    cells = []
     for method in dict.fromkeys(row.method for row in drafted):
         found = {row.nodes: row for row in drafted if row.method == method}
-        cells = [_cell(found[nodes], longest[nodes]) if nodes in found else "" for nodes in budgets]
-        lines.append(f"| {method} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        cells.append([method, *(_cell(found[each], longest[each]) if each in found else "" for each in budgets)])
+    made = table(["method", *(f"{nodes} nodes" for nodes in budgets)], cells)
+    return f"**{rows[0].workload}, temperature {rows[0].temperature:g}** (τ / nodes a step)\n\n{made}"
 
 
 def _cell(row: Row, longest: float) -> str:
@@ -56,16 +52,18 @@ def _judgement(rows: Sequence[Row], judged: str) -> list[str]:
         return []
     behind = sorted((pair for pair in pairs if pair[0].tau < pair[1].tau), key=lambda pair: pair[0].tau / pair[1].tau)
     num_level = len(pairs) - len(behind)
-    lines = [f"`{judged}` has at least the τ of every other method at {num_level} of {len(pairs)} places."]
-    if behind:
-        lines += ["", f"| behind at | temperature | nodes | {judged} | best other | ratio |"]
-        lines.append("| --- | --: | --: | --: | --- | --: |")
-    for row, best in behind:
-        lines.append(
-            f"| {row.workload} | {row.temperature:g} | {row.nodes} | {row.tau:.2f} | {best.method} {best.tau:.2f} "
-            f"| {row.tau / best.tau:.3f} |"
-        )
-    return ["\n".join(lines)]
+    told = f"`{judged}` has at least the τ of every other method at {num_level} of {len(pairs)} places."
+    cells = [
+        [
+            f"{row.workload}, {row.temperature:g}, {row.nodes}",
+            f"{row.tau:.2f}",
+            f"{best.method} {best.tau:.2f}",
+            f"{row.tau / best.tau:.3f}",
+        ]
+        for row, best in behind
+    ]
+    head = ("behind on, temperature, nodes", judged, "best other", "ratio")
+    return [told, *([table(head, cells)] if cells else [])]
 
 
 def _difference(rows: Sequence[Row]) -> list[str]:

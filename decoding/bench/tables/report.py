@@ -16,9 +16,6 @@ import msgspec
 
 from decoding.core.files.output import check_output, is_json_of, write_output
 
-PAGE = "benchmarks"
-SECTIONS = ("table", "shapes", "profile")
-
 
 def command_line(command: str, given: Sequence[str]) -> str:
     """The command as it was typed, but with folders by their last name only, since readers use other machines."""
@@ -44,7 +41,7 @@ class Report:
     """Writes to `folder`, which is created if needed. head: the machine line. command: as it was typed. page: the name
     of the Markdown and the JSON file. Raises ConfigError for files of these names that no command of ours wrote."""
 
-    def __init__(self, folder: Path, head: str, command: str, page: str = PAGE) -> None:
+    def __init__(self, folder: Path, head: str, command: str, page: str) -> None:
         self._page, self._raw = folder / f"{page}.md", folder / f"{page}.json"
         check_output(self._page, is_page)
         check_output(self._raw, is_json_of(dict[str, _Section]))

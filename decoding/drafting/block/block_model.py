@@ -28,8 +28,7 @@ from decoding.drafting.block.network import BlockHead, Correction
 from decoding.drafting.eagle.kept_features import FeatureRows
 from decoding.drafting.eagle.loaded_head import LoadedHead
 from decoding.drafting.eagle.network import Attend
-from decoding.model.device.runner import Forward, Progress, silent
-from decoding.model.device.stopwatch import stopwatch_on
+from decoding.model.device.runner import Forward, Progress, silent, stopwatch_on
 from decoding.model.target_model import TargetModel
 from decoding.model.threads import use_threads
 

@@ -29,10 +29,11 @@ def load_block(folder: Path, target: TargetModel) -> BlockHead:
 
     Raises ConfigError naming the field or tensor that does not fit, is missing or is not known.
     """
-    embeddings_VE = target.embeddings.detach()
+    shared = target.shared
+    embeddings_VE = shared.embeddings.detach()
     own = nn.Embedding(embeddings_VE.shape[0], embeddings_VE.shape[1], _weight=embeddings_VE, _freeze=True)
-    embedding = own if target.packed_embedding is None else target.packed_embedding
-    return assemble_block(folder, embedding, target.output, embeddings_VE, target.num_layers)
+    embedding = own if shared.packed_embedding is None else shared.packed_embedding
+    return assemble_block(folder, embedding, shared.output, embeddings_VE, target.num_layers)
 
 
 def assemble_block(

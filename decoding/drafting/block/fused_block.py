@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from decoding.attention.exact import ExactAttention
 from decoding.cache.kv_store import KvStore
@@ -21,10 +20,9 @@ from decoding.drafting.block.block_step import Block, block_step, tables_of
 from decoding.drafting.block.network import BlockHead
 from decoding.kernels.cpu.attention.step_table import Table
 from decoding.kernels.cpu.program import MOST_ROWS, Rooms
-from decoding.model.layers.fuse import parts_of
-from decoding.model.layers.stack import StackProgram, are_known_ends
-from decoding.model.linear.grouped import GroupedEmbedding
-from decoding.model.rowwise.row_safe import RotaryTable
+from decoding.model.layers.cpu_parts import parts_of
+from decoding.model.layers.stack import StackProgram, ends_of
+from decoding.model.replacing.row_safe import RotaryTable
 
 # Shape suffixes: R rows that are asked of, V vocabulary.
 
@@ -66,13 +64,10 @@ def fused_block(head: BlockHead, specs: Sequence[LayerSpec]) -> FusedBlock | Non
     )
     layers = [parts_of(dict(each.named_children()), spec) for each, spec in zip(head.layers, specs, strict=True)]
     modules = dict[str, Any](head.named_children())
-    norm, logits, rotary, embedding = (modules[name] for name in ("norm", "lm_head", "rotary_emb", "embed_tokens"))
-    if hides_rows or config.embedding_scale != 1 or not isinstance(embedding, nn.Embedding | GroupedEmbedding):
-        return None
-    if not are_known_ends(rotary, norm, logits):
-        return None
+    norm, rotary = modules["norm"], modules["rotary_emb"]
+    ends = ends_of(modules["embed_tokens"], rotary, norm, modules["lm_head"])
     known = [(parts, spec) for parts, spec in zip(layers, specs, strict=True) if parts is not None]
-    if len(known) < len(layers) or logits.few_rows == 0:
+    if hides_rows or config.embedding_scale != 1 or ends is None or len(known) < len(layers):
         return None
-    program = StackProgram(embedding, known, norm, logits, Rooms(MOST_ROWS, norm.weight.dtype))
+    program = StackProgram(ends, known, norm, Rooms(MOST_ROWS, norm.weight.dtype))
     return FusedBlock(program, rotary, specs, config.are_causal)

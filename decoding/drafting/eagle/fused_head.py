@@ -9,37 +9,34 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from decoding.attention.exact import ExactPlan
 from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
 from decoding.drafting.eagle.network import EagleHead
 from decoding.drafting.mtp.network import MtpHead
-from decoding.kernels.cpu.attention import exact as exact_kernel
+from decoding.kernels.cpu.attention.exact import attend
 from decoding.kernels.cpu.program import NUM_ROWS, SOURCE, TARGET, Call, Program, Rooms
 from decoding.kernels.cpu.rows import COSINES, IDS, SINES, add_floats, add_halves, look_up
-from decoding.model.layers.decoder_layer import LayerCalls, Parts
-from decoding.model.layers.fuse import parts_of
+from decoding.model.layers.cpu_layer import LayerCalls, Parts
+from decoding.model.layers.cpu_parts import parts_of
 from decoding.model.layers.norms import FusedRmsNorm
-from decoding.model.layers.stack import are_known_ends, embedding_call
-from decoding.model.linear.grouped import GroupedEmbedding
-from decoding.model.rowwise.row_safe import RotaryTable
+from decoding.model.layers.stack import Ends, ends_of
+from decoding.model.replacing.row_safe import RotaryTable
 
 # Shape suffixes: M rows of the step, T rows of a room, R rows that are asked of, V vocabulary, D head width, E width,
 # W draft vocabulary.
 
 
 class HeadParts(NamedTuple):
-    """Modules of a head, and two flags of its config. hidden_norm: of the hidden state, beside the layer's own of the
-    embedding; norm, logits: behind the layer."""
+    """Of a head, and two flags of its config. hidden_norm: of the hidden state, beside the layer's own of the
+    embedding; norm: behind the layer."""
 
-    embeddings: nn.Embedding | GroupedEmbedding
+    ends: Ends
     rotary: RotaryTable
     hidden_norm: FusedRmsNorm
     layer: Parts
     norm: FusedRmsNorm
-    logits: Any
     norm_before_residual: bool
     norm_output: bool
 
@@ -48,9 +45,10 @@ class FusedHead:
     """few_rows: of a forward that it can run."""
 
     def __init__(self, parts: HeadParts, spec: LayerSpec) -> None:
-        self.few_rows = min(parts.layer.few_rows, parts.logits.few_rows)
+        embedding, logits = parts.ends
+        self.few_rows = min(parts.layer.few_rows, logits.few_rows)
         self._parts, self._group = parts, spec.group
-        width, dtype = parts.norm.width, parts.embeddings.weight.dtype
+        width, dtype = parts.norm.width, embedding.dtype
         self._rooms = rooms = Rooms(self.few_rows, dtype)
         row_bytes = width * dtype.itemsize
         self._kept_TE = torch.zeros(self.few_rows, width, dtype=dtype)  # of the rows that are asked of
@@ -58,7 +56,8 @@ class FusedHead:
         kept = self._kept_TE.data_ptr()
         residual = rooms.numbers("residual", width) if parts.norm_before_residual else 0
         layer = LayerCalls(parts.layer, spec, rooms, residual)
-        embed = embedding_call(parts.embeddings, embedded)
+        embed = embedding.look_up_call(embedded)
+        assert embed is not None
         norm = parts.layer.input_norm.call(embedded, layer.inputs, step=2 * row_bytes)
         hidden = [parts.hidden_norm.call(0, layer.inputs + row_bytes, step=2 * row_bytes)]
         if parts.norm_before_residual:
@@ -69,8 +68,8 @@ class FusedHead:
         asked = [
             Call(look_up, (result, kept, 0, 0, row_bytes, 0)),
             parts.norm.call(kept, normed),
-            *parts.logits.ready(normed, rooms),
-            parts.logits.call(normed, 0, rooms),
+            *logits.ready(normed, rooms),
+            logits.call(normed, 0, rooms),
         ]
         phases = [[embed], [norm, *hidden], *layer.phases(), [add], *([call] for call in asked)]
         self._program = program = Program(phases)
@@ -78,12 +77,12 @@ class FusedHead:
         readers = hidden if parts.norm_before_residual else [*hidden, layer.middle]
         self._readers = [program.fields_of(call) for call in readers]  # of the hidden states that come in
         self._rotations = program.fields_of_all(layer.rotate)
-        self._attention = program.fields_of_all(exact_kernel.attend)
+        self._attention = program.fields_of_all(attend)
 
     def run(self, batch: StepBatch, hidden_ME: torch.Tensor, plan: ExactPlan) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the rows `batch.logit_rows_R` what goes on to the next depth, [R, E], and logits, [R, W]."""
         program, num_asked, hidden_ME = self._program, len(batch.logit_rows_R), hidden_ME.contiguous()
-        logits_RW = torch.empty(num_asked, self._parts.logits.out_features, dtype=hidden_ME.dtype)
+        logits_RW = torch.empty(num_asked, self._parts.ends.head.shape[0], dtype=hidden_ME.dtype)
         cosines_MD, sines_MD = self._parts.rotary.forward(hidden_ME, torch.from_numpy(batch.positions_M))
         program.begin(batch.num_tokens)
         self._embed[IDS] = batch.ids_M.ctypes.data
@@ -106,9 +105,9 @@ def fused_head(head: EagleHead | MtpHead, spec: LayerSpec) -> FusedHead | None:
     children: dict[str, Any] = dict(head.layers[0].named_children())
     hidden_norm, modules = children.pop("hidden_norm"), dict[str, Any](head.named_children())
     layer = parts_of(children, spec, num_inputs=2)
-    norm, logits, rotary = modules["norm"], modules["lm_head"], modules["rotary_emb"]
-    if layer is None or not isinstance(hidden_norm, FusedRmsNorm) or not are_known_ends(rotary, norm, logits):
+    norm, rotary = modules["norm"], modules["rotary_emb"]
+    ends = ends_of(head.embed_tokens, rotary, norm, modules["lm_head"])
+    if layer is None or ends is None or not isinstance(hidden_norm, FusedRmsNorm):
         return None
     flags = head.config.norm_before_residual, head.config.norm_output
-    parts = HeadParts(head.embed_tokens, rotary, hidden_norm, layer, norm, logits, *flags)
-    return FusedHead(parts, spec) if parts.logits.few_rows else None
+    return FusedHead(HeadParts(ends, rotary, hidden_norm, layer, norm, *flags), spec)

@@ -21,8 +21,7 @@ from decoding.drafting.eagle.network import EagleHead
 from decoding.drafting.mtp.network import MtpHead
 from decoding.model.device.capture import Capture
 from decoding.model.device.graph_runner import BUCKETS, buckets_for
-from decoding.model.device.runner import Forward, Progress, silent
-from decoding.model.device.stopwatch import stopwatch_on
+from decoding.model.device.runner import Forward, Progress, silent, stopwatch_on
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
 from decoding.model.threads import use_threads

@@ -14,16 +14,17 @@ from decoding.drafting.eagle.network import EagleHead
 from decoding.drafting.mtp.network import MtpHead
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import freeze_rope
-from decoding.model.layers.activations import fuse_activations
-from decoding.model.layers.norms import fuse_norms
-from decoding.model.linear.int8 import can_round_to_int8, round_linears
-from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
-from decoding.model.linear.row_counts import code_bytes, padded
-from decoding.model.linear.sizes import num_bytes_in
-from decoding.model.rowwise.row_safe import make_row_safe
+from decoding.model.linear.packed import round_linears
+from decoding.model.replacing.replacer import replace
+from decoding.model.replacing.rules import Setting, rules_on_cpu
 from decoding.model.target_model import TargetModel
 from decoding.model.threads import ThreadChoice, use_threads
 from decoding.stores.successor_table import NUM_SUCCESSORS
+from decoding.weights.kinds import INT8, KINDS
+from decoding.weights.linear import num_bytes_in, num_few_rows, num_packed_shapes
+from decoding.weights.numbers.onednn_floats import can_pack
+from decoding.weights.rounding import can_round_to_int8
+from decoding.weights.row_counts import code_bytes, padded
 
 # Shape suffixes: K rows of the target's, E width, F features of a row.
 
@@ -54,7 +55,7 @@ class LoadedHead:
         self.target_ids = head.target_ids.to("cpu", torch.int32).numpy()
         self.num_parameters = _num_own_weights(head)
         if not are_captured and can_round_to_int8(self.device, self.dtype):
-            round_linears(head, but="fc")
+            round_linears(head, KINDS[INT8], but="fc")
         self.num_bytes = num_bytes_in(head) - num_bytes_in(head.shared)
         self.fingerprint = f"{target.fingerprint} {config} {self.num_bytes}"
         head.eval()
@@ -65,11 +66,8 @@ class LoadedHead:
         self._few_rows = 0
         self._is_packed = not are_captured and can_pack(self.device, self.dtype)
         if self._is_packed:
-            pack_linears(head)
+            replace(head, rules_on_cpu(Setting(self.dtype)))
             self._few_rows = num_few_rows(head)
-            fuse_activations(head, self.dtype)
-            make_row_safe(head)
-            fuse_norms(head, self.dtype)
 
     def code_bytes(self, most_rows: int) -> int:
         """What the libraries will keep of code for forwards of up to so many rows."""

@@ -10,14 +10,12 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.nn import functional
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from decoding.core.layer import LayerSpec
 from decoding.drafting.eagle.head_config import NUM_FEATURES, HeadConfig
-from decoding.model.linear.grouped import GroupedEmbedding
 
 # Shape suffixes: B sequences, N rows of each, E width, F the features' width (3 of the target's), H query heads,
 # K kv heads, D head width, W draft vocabulary, V the target's vocabulary.
@@ -41,9 +39,7 @@ class EagleHead(nn.Module):
         width, eps = config.width, config.layer.rms_norm_eps
         assert embeddings_VE.shape == (config.vocab_size, width), (embeddings_VE.shape, config.vocab_size, width)
         self.config = config
-        self.embed_tokens: nn.Embedding | GroupedEmbedding = nn.Embedding(
-            *embeddings_VE.shape, _weight=embeddings_VE.detach(), _freeze=True
-        )
+        self.embed_tokens: nn.Module = nn.Embedding(*embeddings_VE.shape, _weight=embeddings_VE.detach(), _freeze=True)
         num_columns = NUM_FEATURES * config.target_width
         self.input_norm = LlamaRMSNorm(num_columns, eps) if config.norm_before_fc else None
         norms = [LlamaRMSNorm(config.target_width, eps) for _ in range(NUM_FEATURES)]
@@ -192,11 +188,3 @@ class HeadMlp(nn.Module):
     def forward(self, hidden_BNE: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.down_proj(self.act_fn(self.gate_proj(hidden_BNE)) * self.up_proj(hidden_BNE))
         return output
-
-
-def attend_causally(query_BHND: torch.Tensor, key_BKND: torch.Tensor, value_BKND: torch.Tensor) -> torch.Tensor:
-    """Every row to the rows before it and itself."""
-    out_BHND = functional.scaled_dot_product_attention(
-        query_BHND, key_BKND, value_BKND, is_causal=True, enable_gqa=True
-    )
-    return out_BHND.transpose(1, 2)

@@ -19,11 +19,13 @@ from decoding.drafting.mtp.layout import EMBEDDING_NORM, HIDDEN_NORM, LAYOUTS
 from decoding.drafting.mtp.network import MtpHead, of_one_layer
 from decoding.drafting.mtp.stored_module import StoredModule, stored_module
 from decoding.errors import ConfigError, listed
-from decoding.model.experts.interface import use_experts
-from decoding.model.files.weight import PackedWeight, Weight
+from decoding.model.experts.separate import SERVED
 from decoding.model.memory import check_weights_fit
+from decoding.model.replacing import replacer
+from decoding.model.replacing.rules import Setting, rules_on_device
 from decoding.model.target_model import TargetModel
 from decoding.model.weights import check_numbers
+from decoding.weights.matrix import Matrix
 
 JOINING = ("fc.weight", f"{EMBEDDING_NORM}weight", f"{HIDDEN_NORM}weight")  # what goes before the decoder layer
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -49,25 +51,22 @@ def load_mtp(config: EngineConfig, target: TargetModel) -> MtpHead | None:
     return head
 
 
-def _read(weight: Weight, target: TargetModel) -> torch.Tensor:
-    if isinstance(weight, PackedWeight):
-        return weight.dense(target.dtype)
-    tensor = weight.read()
+def _read(weight: Matrix, name: str, target: TargetModel) -> torch.Tensor:
+    tensor = weight.dense(target.dtype)
     if tensor.dtype not in DTYPES:
-        raise ConfigError(f"the tensor {weight.name} of its MTP head holds {tensor.dtype} numbers")
+        raise ConfigError(f"the tensor {name} of its MTP head holds {tensor.dtype} numbers")
     return tensor
 
 
 def _assemble(stored: StoredModule, target: TargetModel) -> MtpHead:
-    tensors, told = {own: _read(weight, target) for own, weight in stored.weights.items()}, stored.told
+    told = stored.told
+    tensors = {own: _read(weight, told(own), target) for own, weight in stored.weights.items()}
     joining = {name: tensors.pop(name) for name in JOINING if name in tensors}
     body = _body(tensors, told, target).to(target.device)
     if target.attention == "triton":
-        from decoding.model.device.grouped_experts import group_experts  # Triton may not be installed elsewhere
-
-        group_experts(body)
+        replacer.replace(body, rules_on_device(Setting(target.dtype)))
     elif target.device.type == "cpu":
-        use_experts(body)
+        replacer.replace(body, [SERVED])
     head = MtpHead(body, target.shared, replace(target.layers[-1], index=0))
     for name in JOINING:
         parameter, tensor = head.get_parameter(name), joining.get(name)
@@ -76,7 +75,7 @@ def _assemble(stored: StoredModule, target: TargetModel) -> MtpHead:
         if tensor.shape != parameter.shape:
             raise _misfit(told(name), tensor.shape, parameter.shape)
         parameter.data.copy_(tensor)
-    if LAYOUTS[target.model_type].is_hidden_first:
+    if LAYOUTS[target.shared.model_type].is_hidden_first:
         head.fc.weight.data = head.fc.weight.data.roll(head.config.width, dims=1)
     return head.eval()
 

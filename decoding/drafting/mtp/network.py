@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from decoding.core.layer import LayerSpec
 from decoding.drafting.eagle.network import Attend
 from decoding.model.seam import SERVING, Seam, set_implementation
-from decoding.model.target_model import SharedParts
+from decoding.model.shared_parts import SharedParts
 
 # Shape suffixes: B sequences, N rows of each, E width, V vocabulary.
 

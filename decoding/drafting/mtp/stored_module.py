@@ -6,7 +6,6 @@ Knows names and weights, and no network at work. Invariant: numbers are read whe
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +21,14 @@ from decoding.model.files.gguf_file import GgufFile, read_gguf
 from decoding.model.files.gguf_metadata import Metadata
 from decoding.model.files.gguf_model import mtp_names, mtp_weights
 from decoding.model.files.gguf_place import gguf_paths
-from decoding.model.files.quantized_checkpoint import METHODS, Fields, Shards, weights_among
+from decoding.model.files.quantized_checkpoint import Shards, weights_among
 from decoding.model.files.skeleton import empty_model
-from decoding.model.files.weight import DenseWeight, Weight
 from decoding.model.target_model import TargetModel
+from decoding.weights.kinds import methods
+from decoding.weights.matrix import Matrix
+from decoding.weights.module_tensors import Fields
 
-Weights = dict[str, Weight]
+Weights = dict[str, Matrix]
 
 
 class StoredModule(NamedTuple):
@@ -43,14 +44,14 @@ def stored_module(config: EngineConfig, target: TargetModel) -> StoredModule | N
     where its type of model is not known, and where its weights are in no format that is read."""
     gguf = gguf_paths(config.model, config.gguf_file, config.revision)
     file, shards = read_gguf(gguf) if gguf else None, Shards([] if gguf else _paths(config))
-    layout = LAYOUTS.get(target.model_type)
+    layout = LAYOUTS.get(target.shared.model_type)
     if layout is None:
         strange = next(filter(ANY_MODULE.search, file.tensors if file else shards.names()), None)
         if strange is None:
             return None
         raise ConfigError(
-            f"its checkpoint has a tensor {strange}, and how a model of type {target.model_type!r} drafts with it is "
-            "not known here"
+            f"its checkpoint has a tensor {strange}, and how a model of type {target.shared.model_type!r} drafts with "
+            "it is not known here"
         )
     found = _in_gguf(file, target) if file else _in_shards(shards, layout, config, target)
     return found if found.weights else None
@@ -71,7 +72,7 @@ def _in_shards(shards: Shards, layout: Layout, config: EngineConfig, target: Tar
     quantization = _quantization(config) if names else None
     found: Weights
     if quantization is None:
-        found = {name: DenseWeight(name, shards.shape(name), partial(shards.read, name)) for name in names}
+        found = {name: shards.matrix(name) for name in names}
     else:
         biases = [name for name in names if name.endswith(".bias")]  # AutoGPTQ writes some that no layer has
         found = weights_among(shards, quantization, names, wanted=biases)
@@ -98,4 +99,4 @@ def _quantization(config: EngineConfig) -> Fields | None:
     origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     found = getattr(read_config(source, origin), "quantization_config", None)
     fields: Fields = found if isinstance(found, dict) else {} if found is None else found.to_dict()
-    return fields if fields.get("quant_method") in METHODS else None
+    return fields if fields.get("quant_method") in methods() else None

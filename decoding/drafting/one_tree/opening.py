@@ -152,7 +152,7 @@ def _find_copy(buffers: TreeBuffers, node: int, tokens: IntArray) -> None:
     nodes, match, path = buffers.room.nodes, buffers.room.candidates.matches[node], buffers.scratch.path
     path_context(tokens, nodes.tokens, nodes.parents, node, path)
     query = path[len(path) - min(len(path), len(tokens) + nodes.depths[node]) :]
-    found, num_shared, _, consensus = find_match(buffers.stores.context, tokens, query)
+    found, num_shared, consensus = find_match(buffers.stores.context, tokens, query)
     is_agreed, is_reply = (consensus & BY_OCCURRENCES) != 0, False
     in_replies, num_shared_there = find_longest_reply(buffers.stores.replies, query)
     if num_shared_there > num_shared:

@@ -77,5 +77,5 @@ def write_tree(path: Path, tree: StaticTree) -> None:
 
 @cache
 def shipped_tree(name: str) -> StaticTree:
-    """A tree that comes with the package: "general" or "gosling"."""
+    """A tree that comes with the package: "general"."""
     return read_tree(str(Path(__file__).with_name("trees") / f"{name}.json"))

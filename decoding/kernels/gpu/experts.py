@@ -2,7 +2,7 @@
 
 A pair is a row and one of its experts; pairs are sorted by expert and cut into tiles, each of one expert's pairs. Tiles
 are counted on the device: there are as many programs as the worst case needs, and those without pairs end at once.
-Weights may be packed, see `PackedMatrix`.
+Weights may be packed, see `DeviceCodes`.
 Invariant: a row's sums run in the same order, in products of the same size, whatever other rows there are.
 """
 

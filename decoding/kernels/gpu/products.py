@@ -3,7 +3,7 @@
 `multiply` computes a tile of outputs by tokens, always of the same size: weights are the left operand, as they are what
 a step of few tokens waits for. A layer's input is cut into as many parts as its shape says. With few tokens a program
 computes one part of a tile, and `add_parts` adds them up; with many it computes them one after the other and adds them
-itself, in the same order. Partial sums are float32. Weights may be packed, see `PackedMatrix`: they are unpacked to the
+itself, in the same order. Partial sums are float32. Weights may be packed, see `DeviceCodes`: they are unpacked to the
 tokens' dtype just before they are multiplied.
 Invariant: a token's sums run in the same order, in products of the same size, whatever other tokens there are.
 """

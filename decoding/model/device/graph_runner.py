@@ -22,10 +22,9 @@ from decoding.cache.kv_store import KvRows, KvStore
 from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors
 from decoding.errors import ModelRefused
 from decoding.model.device.capture import Capture, Launch
-from decoding.model.device.runner import Forward, Progress, Runner
-from decoding.model.device.stopwatch import stopwatch_on
+from decoding.model.device.runner import Forward, Progress, Runner, stopwatch_on
 from decoding.model.features import FeatureTap, Seen
-from decoding.model.self_test import TOLERANCES
+from decoding.model.self_test import ROOM, TOLERANCES, Testable, same_bits_up_to
 
 # Shape suffixes: L padded tokens that need logits, V vocabulary.
 BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048)  # tokens
@@ -33,6 +32,7 @@ FIXED_ROWS = 64  # up to so many tokens a target's forward has one shape, and so
 MOST_LOGITS = 1024  # of a step: of a prompt's many tokens few need logits, which take the room of hundreds of others
 MOST_SEGMENTS = 256  # of a step, that there is room for the longest block tables of
 FEW_TOKENS = 16  # of the vocabulary, that replays are checked with
+NUM_SEQUENCES = 12  # of the self-test's room, that the test of exactness holds at a time
 TREE_ROWS = 8  # room for tree nodes per token of the largest bucket: a growing tree's earlier nodes are passed again
 
 
@@ -153,3 +153,41 @@ def _nothing(store: KvStore) -> StepBatch:
     table = BlockTable()
     table.append(store.trash_block)
     return pack([Segment(KvRows(table), np.zeros(1, np.int32))], store)
+
+
+class Exact(Testable, Runner, Protocol):
+    is_row_exact: bool
+
+
+class _Replayed:
+    """A model whose forwards are a runner's, over the runner's store."""
+
+    def __init__(self, model: Testable, runner: Runner, store: KvStore) -> None:
+        self.dtype, self.kv_dtype, self.weights = model.dtype, model.kv_dtype, model.weights
+        self.vocab_size = model.vocab_size
+        self.num_parameters, self.max_model_len, self.state_bytes = model.num_parameters, model.max_model_len, 0
+        self._runner, self._store = runner, store
+
+    def new_store(self, _num_blocks: int) -> KvStore:
+        return self._store
+
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        return self._runner.launch(batch).logits_RV.clone()
+
+
+def exact_rows(model: Exact, runner: Runner, store: KvStore, most_rows: int) -> int:
+    """Within steps of up to so many tokens a token's logits have the same bits in a tree, in a chain, as part of a
+    prompt, after a prefix that is found, and in any batch; 0 if in none. most_rows: of any step. Writes to blocks of
+    the store, of which nobody holds any.
+
+    On a device matrix products round by the number of rows that they have, so steps of up to `FIXED_ROWS` tokens all
+    replay the forward of so many; with `--exact` they do not, and larger steps and prompts have the same bits, too.
+    """
+    if runner is model and not model.is_row_exact:  # operation by operation
+        return 0
+    num_slots = store.num_blocks * BLOCK_LEN
+    room = min(num_slots, model.max_model_len)
+    if num_slots < NUM_SEQUENCES * ROOM or room < FIXED_ROWS:
+        return 0
+    largest = max(FIXED_ROWS, min(most_rows, room)) if model.is_row_exact else FIXED_ROWS
+    return same_bits_up_to(_Replayed(model, runner, store), sorted({largest, FIXED_ROWS}, reverse=True))

@@ -1,11 +1,13 @@
 """A model's forward over a step's tensors, eager or compiled, which can be captured.
 
-Knows the seam. Invariant: compiled or not, the logits are the model's own up to rounding.
+Compiled, it is one graph for any number of tokens, in which attention stays one opaque operation. Knows the seam, and
+modelling code only through torch's compiler. Invariant: compiled or not, the logits are the model's own up to rounding.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,9 +16,36 @@ from transformers import PreTrainedModel
 
 from decoding.cache.step_tensors import StepTensors
 from decoding.errors import ModelRefused
-from decoding.model.device.compiling import CompiledModel
-from decoding.model.rowwise.replaced_functions import ReplacedFunctions, Replacements
+from decoding.model.replacing.replacer import ReplacedFunctions, Replacements
 from decoding.model.seam import SERVING, TRACED, Seam, set_implementation
+
+LEAST_ROWS = 2  # torch would compile a separate graph for a single token
+BACKEND = "inductor"
+
+
+class CompiledModel:
+    """Called like the model, with `input_ids`, `position_ids` and `logits_to_keep` of two or more tokens.
+
+    backend: of `torch.compile`.
+    """
+
+    def __init__(self, model: PreTrainedModel, backend: str | Callable[..., Any] = BACKEND) -> None:
+        self._call: Callable[..., Any] = torch.compile(model.forward, backend=backend, fullgraph=True)
+
+    def __call__(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, logits_to_keep: torch.Tensor, **options: Any
+    ) -> Any:
+        """Run the compiled forward. Raises ModelRefused if the model cannot be traced."""
+        assert len(logits_to_keep) >= LEAST_ROWS
+        for rows, dimension in ((input_ids, 1), (position_ids, 1), (logits_to_keep, 0)):
+            torch._dynamo.mark_dynamic(rows, dimension)
+        try:
+            return self._call(input_ids=input_ids, position_ids=position_ids, logits_to_keep=logits_to_keep, **options)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            told = getattr(error, "inner_exception", error)  # a backend's own error, if the backend failed
+            reason = str(told).strip().partition("\n")[0]
+            raise ModelRefused(f"the model cannot be compiled: {reason}") from error
+
 
 # Shape suffixes: T padded tokens, L those that need logits, and padding, R those that do, V vocabulary.
 

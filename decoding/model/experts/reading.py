@@ -13,28 +13,28 @@ from typing import Any
 import torch
 from torch import nn
 
+from decoding.errors import PartRefused
 from decoding.model.experts.gates import gate_of, kernel_of
-from decoding.model.experts.interface import adopt, own_forward
-from decoding.model.experts.panel_linear import fits_panels
-from decoding.model.experts.separate import ExpertLayers, SeparateExperts
-from decoding.model.refusal import is_device_error, sentence
+from decoding.model.experts.separate import ExpertLayers, SeparateExperts, adopt, own_forward
+from decoding.model.replacing.replacer import Calls, Place, Rule, check_same
+from decoding.weights.matrix import fits_panels
 
 # Shape suffixes: X experts, M rows, E model width, K experts of a row, O outputs, I input width, N inner width.
 TRIAL_ROWS, TRIAL_RANKS = 3, 2
-TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # as a share of the largest number
+NO_KERNEL = "no kernel here computes their gate, or multiplies their widths"
 Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # of rows, their experts and shares
 
 
-def separate_experts(model: nn.Module, dtype: torch.dtype) -> int:
-    """Give each expert of `model` layers of its own, views of its weights, where that computes the same; return how
-    many mixtures were separated."""
-    num_separated = 0
-    for module in list(model.modules()):
-        experts = _read(module, dtype) if has_known_form(module) else None
-        if experts is not None and _is_same(module, experts):
-            adopt(module, experts)
-            num_separated += 1
-    return num_separated
+def separating_rule(dtype: torch.dtype, lacks: str) -> Rule:
+    """Gives each expert layers of its own, views of its weights. lacks: of panels, which multiply them."""
+    return Rule(
+        "mixtures of experts separated",
+        lambda place: has_known_form(place.module),
+        lambda place: [_read(place.module, dtype)],
+        _check,
+        lambda place, experts: adopt(place.module, experts),
+        lacks=lacks,
+    )
 
 
 def has_known_form(module: nn.Module) -> bool:
@@ -48,14 +48,14 @@ def has_known_form(module: nn.Module) -> bool:
     return {name for name, _ in module.named_parameters(recurse=False)} == names
 
 
-def _read(module: nn.Module, dtype: torch.dtype) -> SeparateExperts | None:
+def _read(module: nn.Module, dtype: torch.dtype) -> SeparateExperts:
     own: Any = module
     kernel = kernel_of(module, dtype)
     weights = [own.gate_up_proj.detach(), own.down_proj.detach()]
     if own.is_transposed:
         weights = [each.transpose(1, 2) for each in weights]
     if kernel is None or not all(each.dtype == dtype and fits_panels(each[0]) for each in weights):
-        return None
+        raise PartRefused(NO_KERNEL)
     both_XOI, down_XEN = weights
     biases = (own.gate_up_proj_bias.detach(), own.down_proj_bias.detach()) if own.has_bias else (None, None)
     halves = _halves(own, both_XOI)
@@ -85,15 +85,15 @@ def _linear(weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> nn.Linear:
     return linear
 
 
-def _is_same(module: nn.Module, experts: SeparateExperts) -> bool:
+def _check(experts: SeparateExperts, place: Place, _calls: Calls) -> None:
     down: Any = experts.downs[0]
-    own = partial(own_forward, module)
-    return why_other_experts(own, experts.one_by_one, len(experts.gates), down.weight.shape[0], down.weight) is None
+    own = partial(own_forward, place.module)
+    check_experts(own, experts.one_by_one, len(experts.gates), down.weight.shape[0], down.weight)
 
 
-def why_other_experts(own: Run, found: Run, num_experts: int, width: int, like: torch.Tensor) -> str | None:
-    """Why a few random rows, of the dtype and on the device of `like`, have other results than by the model's own code;
-    None if they have the same."""
+def check_experts(own: Run, found: Run, num_experts: int, width: int, like: torch.Tensor) -> None:
+    """Try a few random rows, of the dtype and on the device of `like`. Raises PartRefused where they have other results
+    than by the model's own code."""
     generator = torch.Generator().manual_seed(0)
     num_ranks = min(TRIAL_RANKS, num_experts)
     rows_ME = torch.randn(TRIAL_ROWS, width, generator=generator).to(like)
@@ -101,20 +101,4 @@ def why_other_experts(own: Run, found: Run, num_experts: int, width: int, like: 
     shares_MK = torch.rand(TRIAL_ROWS, num_ranks, generator=generator).to(like)
     given = rows_ME, chosen_MK.to(like.device), shares_MK
     with torch.inference_mode():
-        return why_other_results(partial(own, *given), partial(found, *given))
-
-
-def why_other_results(own: Callable[[], torch.Tensor], found: Callable[[], torch.Tensor]) -> str | None:
-    """Why two computations have different results; None if they have the same up to rounding. Raises what a device
-    raises."""
-    try:
-        expected, result = own(), found()
-    except Exception as error:  # a kernel that does not compile, or modelling code that wants other arguments
-        if is_device_error(error):
-            raise
-        return sentence(error)
-    if expected.shape != result.shape:
-        return f"it gives results of shape {tuple(result.shape)} instead of {tuple(expected.shape)}"
-    difference = float((result - expected).abs().max() / expected.abs().max())
-    is_same = difference <= TOLERANCES[result.dtype]
-    return None if is_same else f"it gives results that differ by {difference:.2g} of the largest"
+        check_same(partial(own, *given), partial(found, *given))

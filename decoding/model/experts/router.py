@@ -7,6 +7,7 @@ equally likely the first counts. Invariant: a row's experts and shares depend on
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -14,13 +15,18 @@ import numpy as np
 import torch
 from torch import nn
 
+from decoding.errors import PartRefused
 from decoding.kernels.cpu.experts import TARGET_SHARES, route_floats, route_halves
 from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms
-from decoding.model.experts.panel_linear import PanelLinear, fits_panels
+from decoding.model.replacing.replacer import Calls, Place, Rule
+from decoding.weights.matrix import Matrix, fits_panels
 
 # Shape suffixes: M rows, E model width, X experts, K experts of a row.
 TRIAL_ROWS = 64
 SAME_ROWS = 0.9  # the share of rows that must agree: bfloat16 logits are often equal, and either expert may be chosen
+OTHER_PARTS = "they have other parts than a weight and a number of experts, or groups of experts"
+OTHER_INTERFACE = "they do not give logits, shares and experts"
+OTHER_LAW = "they choose by none of the known laws"
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 Routed = tuple[
     torch.Tensor, torch.Tensor, torch.Tensor
@@ -44,8 +50,8 @@ class FusedRouter(nn.Module):
     def __init__(self, weight_XE: torch.Tensor, bias_X: torch.Tensor | None, num_ranks: int, law: Law) -> None:
         super().__init__()
         self.num_ranks, self.dtype = num_ranks, weight_XE.dtype
-        self.linear = PanelLinear(weight_XE, bias_X)
-        self.num_experts, self.width = self.linear.shape
+        self._matrix = Matrix.of(weight_XE, bias_X).in_panels()
+        self.num_experts, self.width = self._matrix.shape
         self._law, self._bias = law, None if law.bias_X is None else law.bias_X.float().contiguous()
         self._rooms = Rooms(MOST_ROWS, self.dtype)
         phases = self.phases(0, 0, 0, 0)
@@ -59,7 +65,7 @@ class FusedRouter(nn.Module):
         scale = int(np.float32(law.scale).view(np.uint32))
         bias = 0 if self._bias is None else self._bias.data_ptr()
         fields = (logits, chosen, 0, 0, self.num_ranks, self.num_experts, shares, bias, *flags, scale)
-        return [[self.linear.call(source, logits, self._rooms)], [Call(route, fields)]]
+        return [[self._matrix.call(source, logits, self._rooms)], [Call(route, fields)]]
 
     def __call__(self, hidden: torch.Tensor) -> Routed:
         hidden_ME = hidden.reshape(-1, self.width).contiguous()
@@ -77,44 +83,59 @@ class FusedRouter(nn.Module):
         return logits_MX, shares_MK.to(self.dtype) if self._law.rounds else shares_MK, chosen_MK
 
 
-def fuse_routers(model: nn.Module, dtype: torch.dtype) -> int:
-    """Replace every router of `model` that computes one of the known laws; return how many."""
-    num_fused = 0
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            fused = _fused(child, dtype) if type(child).__name__.endswith("Router") else None
-            if fused is not None:
-                setattr(parent, name, fused)
-                num_fused += 1
-    return num_fused
+def routing_rule(dtype: torch.dtype, lacks: str) -> Rule:
+    """Of routers beside layers of this dtype. lacks: of panels, which multiply their weights."""
+    return Rule(
+        "routers fused",
+        lambda place: type(place.module).__name__.endswith("Router"),
+        partial(_candidates, dtype),
+        _check_law,
+        lacks=lacks,
+    )
 
 
-def _fused(router: nn.Module, dtype: torch.dtype) -> FusedRouter | None:
-    own: Any = router
+def _candidates(dtype: torch.dtype, place: Place) -> Iterator[FusedRouter]:
+    """By each of the known laws."""
+    own: Any = place.module
     weight_XE, num_ranks = getattr(own, "weight", None), getattr(own, "top_k", None)
     has_groups = max(getattr(own, name, None) or 1 for name in ("n_group", "num_group")) > 1
     if not isinstance(weight_XE, torch.Tensor) or not isinstance(num_ranks, int) or has_groups:
-        return None
+        raise PartRefused(OTHER_PARTS)
     if weight_XE.dim() != 2 or weight_XE.dtype != dtype or not fits_panels(weight_XE):
-        return None
-    rows_ME = torch.randn(TRIAL_ROWS, weight_XE.shape[1], generator=torch.Generator().manual_seed(0)).to(dtype)
+        raise PartRefused(OTHER_PARTS)
+    logits_MX, shares_MK, _ = _routed(place, _trial_rows(weight_XE))
+    if logits_MX.dtype != dtype or shares_MK.shape != (TRIAL_ROWS, num_ranks):
+        raise PartRefused(OTHER_INTERFACE)
+    bias_X = getattr(own, "bias", None)
+    for law in _laws(place.module, len(weight_XE), shares_MK.dtype != torch.float32):
+        yield FusedRouter(weight_XE.detach(), None if bias_X is None else bias_X.detach(), num_ranks, law)
+
+
+def _check_law(fused: FusedRouter, place: Place, _calls: Calls) -> None:
+    weight_XE: Any = place.module.weight
+    rows_ME, dtype = _trial_rows(weight_XE), weight_XE.dtype
+    (_, *expected), (_, *found) = _routed(place, rows_ME), fused(rows_ME)
+    expected_MX, found_MX = (_spread(shares, chosen, len(weight_XE)) for shares, chosen in (expected, found))
+    is_close_MX = torch.isclose(found_MX, expected_MX, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
+    if float(is_close_MX.all(1).float().mean()) < (1.0 if dtype == torch.float32 else SAME_ROWS):
+        raise PartRefused(OTHER_LAW)
+
+
+def _trial_rows(weight_XE: torch.Tensor) -> torch.Tensor:
+    rows_ME = torch.randn(TRIAL_ROWS, weight_XE.shape[1], generator=torch.Generator().manual_seed(0))
+    return rows_ME.to(weight_XE.dtype)
+
+
+def _routed(place: Place, rows_ME: torch.Tensor) -> Routed:
+    """By the model's own code. Raises PartRefused where that has another interface."""
     with torch.inference_mode():
         try:
-            logits_MX, shares_MK, chosen_MK = router(rows_ME)
-            expected_MX = _spread(shares_MK, chosen_MK, len(weight_XE))
-        except Exception:  # it has another interface
-            return None
-        if logits_MX.dtype != dtype or shares_MK.shape != (TRIAL_ROWS, num_ranks):
-            return None
-        bias_X = getattr(own, "bias", None)
-        for law in _laws(router, len(weight_XE), shares_MK.dtype != torch.float32):
-            fused = FusedRouter(weight_XE.detach(), None if bias_X is None else bias_X.detach(), num_ranks, law)
-            _, found_MK, places_MK = fused(rows_ME)
-            found_MX = _spread(found_MK, places_MK, len(weight_XE))
-            is_close_MX = torch.isclose(found_MX, expected_MX, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
-            if float(is_close_MX.all(1).float().mean()) >= (1.0 if dtype == torch.float32 else SAME_ROWS):
-                return fused
-    return None
+            own: Any = place.module
+            logits_MX, shares_MK, chosen_MK = own(rows_ME)
+            _spread(shares_MK, chosen_MK, len(own.weight))
+        except Exception as error:  # modelling code may raise anything
+            raise PartRefused(OTHER_INTERFACE) from error
+    return logits_MX, shares_MK, chosen_MK
 
 
 def _laws(router: nn.Module, num_experts: int, rounds: bool) -> Iterator[Law]:

@@ -1,20 +1,25 @@
-"""A mixture's experts with a layer of their own each, so that each may be packed.
+"""A mixture's experts with a layer of their own each, so that each may be packed, and the seam by which modelling code
+calls them.
 
-Knows no router. Invariant: a row's result does not depend on the other rows: experts are added in their order.
+"gander" is registered as an implementation of experts. Knows no router and no kernels. Invariant: experts are added in
+their order, whatever other rows there are; those that were not adopted are computed by the model's own code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
+from transformers.integrations.moe import ExpertsInterface
 
 from decoding.model.experts.gates import Gate, GateKernel
+from decoding.model.replacing.replacer import Place, Rule
 
 # Shape suffixes: M rows, E model width, K experts of a row.
+SERVING, CHILD = "gander", "separate"
 
 
 class ExpertsRunner(Protocol):
@@ -59,3 +64,59 @@ class SeparateExperts(nn.Module):
             outputs = self.downs[expert](inner) * shares_MK[places, ranks, None]
             total_ME.index_add_(0, places, outputs.to(total_ME.dtype))
         return total_ME
+
+
+def is_mixture(place: Place) -> bool:
+    """Whether a module is a mixture's experts in transformers' modelling code."""
+    module = place.module
+    return type(module).__name__.endswith("Experts") and not isinstance(module, SeparateExperts)
+
+
+def serve_here(place: Place, _seam: str = SERVING) -> None:
+    """Have a mixture of experts call this seam."""
+    module: Any = place.module
+    module.config._experts_implementation = SERVING
+
+
+SERVED = Rule(
+    "mixtures of experts served",
+    lambda place: is_mixture(place) and getattr(place.module, "config", None) is not None,
+    lambda _place: [SERVING],
+    put=serve_here,
+)
+
+
+def adopt(module: nn.Module, experts: SeparateExperts) -> None:
+    """Have `experts` compute what transformers' module is called for, whose own parameters are dropped."""
+    for name, _ in list(module.named_parameters(recurse=False)):
+        delattr(module, name)
+    attach(module, experts)
+    own: Any = module
+    own.config._experts_implementation = SERVING
+
+
+def attach(module: nn.Module, experts: nn.Module) -> None:
+    """Have `experts` compute what transformers' module is called for, instead of those that did before."""
+    module.add_module(CHILD, experts)
+
+
+def experts_of(module: nn.Module) -> SeparateExperts | None:
+    """Those that compute what the module is called for; None if it does so itself, or others do."""
+    experts = module._modules.get(CHILD)
+    return experts if isinstance(experts, SeparateExperts) else None
+
+
+def own_forward(module: nn.Module, *arguments: Any) -> torch.Tensor:
+    """The model's own computation, expert by expert, which works in any dtype."""
+    forward: Any = type(module).forward
+    result: torch.Tensor = forward.__wrapped__(module, *arguments)
+    return result
+
+
+def _serve(module: nn.Module, *arguments: torch.Tensor) -> torch.Tensor:
+    experts = module._modules.get(CHILD)
+    result: torch.Tensor = own_forward(module, *arguments) if experts is None else experts(*arguments)
+    return result
+
+
+ExpertsInterface.register(SERVING, _serve)

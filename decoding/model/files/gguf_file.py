@@ -1,6 +1,6 @@
 """A GGUF file, or the parts of a split one: its metadata, and where each tensor lies.
 
-Knows no model and no number format beyond its block size. The file is mapped, never read whole. Invariant: every
+Knows no model. The file is mapped, never read whole. Invariant: every
 count, length and offset was checked against the file's size before it was used, so that a broken file costs no memory.
 """
 
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.errors import ConfigError
+from decoding.weights.kinds import KINDS, Kind, numbered
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -42,24 +43,6 @@ FIXED = {  # metadata values of a fixed size: numpy's type by the file's number
 STRING, ARRAY = 8, 9
 SPLIT_COUNT, SPLIT_NUMBER = "split.count", "split.no"
 SPLIT_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-TYPES = {  # name, values in a block and bytes of a block, by the file's number
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    20: ("IQ4_NL", 32, 18),
-    23: ("IQ4_XS", 256, 136),
-    30: ("BF16", 1, 2),
-    39: ("MXFP4", 32, 17),
-}
 OTHER_TYPES = {  # that exist and are not served
     4: "Q4_2",
     5: "Q4_3",
@@ -90,7 +73,7 @@ class GgufTensor:
     one row], mapped."""
 
     name: str
-    type_name: str
+    kind: Kind
     shape: tuple[int, ...]
     rows: Bytes
 
@@ -260,31 +243,33 @@ class _Reader:
         self._place = place
         return Strings(data, np.array([starts, ends], np.int64).T)
 
-    def _tensor_place(self) -> tuple[str, str, tuple[int, ...], int, int, int]:
-        """A tensor's name, type, shape, bytes of a row, rows, and offset among the tensors."""
+    def _tensor_place(self) -> tuple[str, Kind, tuple[int, ...], int, int, int]:
+        """A tensor's name, kind, shape, bytes of a row, rows, and offset among the tensors."""
         name = self._string("a tensor's name", MOST_KEY_BYTES)
         (num_dimensions,) = self._numbers("<I", f"the dimensions of {name!r}")
         if not 1 <= num_dimensions <= MOST_DIMENSIONS:
             raise ConfigError(f"tensor {name!r} has {num_dimensions} dimensions; 1 to {MOST_DIMENSIONS} are read")
         shape = self._numbers(f"<{num_dimensions}Q", f"the shape of {name!r}")[::-1]
         number, offset = self._numbers("<IQ", f"the place of {name!r}")
-        if number not in TYPES:
+        kind = numbered(number)
+        if kind is None:
             known = OTHER_TYPES.get(number, f"number {number}")
-            served = ", ".join(each for each, _, _ in TYPES.values())
+            served = ", ".join(each.name for each in KINDS.values() if each.number is not None)
             raise ConfigError(f"tensor {name!r} is of type {known}; the types that are served are {served}")
-        type_name, block, block_bytes = TYPES[number]
-        if 0 in shape or shape[-1] % block:
-            raise ConfigError(f"tensor {name!r} has shape {shape}, which is no number of {type_name} blocks of {block}")
-        return name, type_name, shape, shape[-1] // block * block_bytes, prod(shape[:-1]), offset
+        if 0 in shape or shape[-1] % kind.values:
+            raise ConfigError(
+                f"tensor {name!r} has shape {shape}, which is no number of {kind.name} blocks of {kind.values}"
+            )
+        return name, kind, shape, shape[-1] // kind.values * kind.num_bytes, prod(shape[:-1]), offset
 
     def _tensors(
-        self, places: Sequence[tuple[str, str, tuple[int, ...], int, int, int]], start: int, alignment: int
+        self, places: Sequence[tuple[str, Kind, tuple[int, ...], int, int, int]], start: int, alignment: int
     ) -> dict[str, GgufTensor]:
         """Tensors that lie in the file one after the other: bytes that two of them claimed would load as more numbers
         than there are."""
         tensors: dict[str, GgufTensor] = {}
         end = start
-        for name, type_name, shape, row_bytes, num_rows, offset in sorted(places, key=lambda place: place[5]):
+        for name, kind, shape, row_bytes, num_rows, offset in sorted(places, key=lambda place: place[5]):
             if name in tensors:
                 raise ConfigError(f"it has tensor {name!r} twice")
             if offset % alignment or start + offset < end:
@@ -293,7 +278,7 @@ class _Reader:
             if end > len(self._data):
                 raise ConfigError(f"tensor {name!r} ends at byte {end}, and the file has {len(self._data)}")
             rows = self._all_bytes[start + offset : end].reshape(num_rows, row_bytes)
-            tensors[name] = GgufTensor(name, type_name, shape, rows)
+            tensors[name] = GgufTensor(name, kind, shape, rows)
         return tensors
 
 

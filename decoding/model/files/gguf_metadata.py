@@ -68,7 +68,7 @@ class Metadata:
     def factors(self, tensor: str) -> list[float]:
         """The numbers of a small tensor. Raises ConfigError where it is missing, large or not finite."""
         found = self.file.tensors.get(tensor)
-        if found is None or found.type_name != "F32" or len(found.shape) != 1 or found.shape[0] > 2**16:
+        if found is None or found.kind.name != "F32" or len(found.shape) != 1 or found.shape[0] > 2**16:
             raise ConfigError(f"tensor {tensor!r} is missing, or is no short list of 32-bit numbers")
         values: list[float] = found.rows.view("<f4").reshape(-1).tolist()
         if not all(math.isfinite(value) and value > 0 for value in values):

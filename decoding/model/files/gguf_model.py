@@ -19,9 +19,10 @@ from decoding.model.files.gguf_config import IN_CONFIG, architecture_of
 from decoding.model.files.gguf_file import GgufFile, GgufTensor
 from decoding.model.files.gguf_layout import JOINED, Layout, Rows, joined_rows, layout_of
 from decoding.model.files.gguf_metadata import Metadata
-from decoding.model.files.gguf_types import BLOCK_FORMATS, FLOATS, groups_of
-from decoding.model.files.weight import DenseWeight, PackedWeight, Weight
-from decoding.model.linear.groups import Groups
+from decoding.weights.groups import Groups, groups_of, kernel_group, kernel_width
+from decoding.weights.kinds import FLOAT32, KINDS
+from decoding.weights.matrix import Matrix
+from decoding.weights.numbers.stored_codes import StoredCodes
 
 STACKED = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)_exps\.(weight|bias)")
 BLOCK = re.compile(r"blk\.(\d+)\.")
@@ -34,7 +35,7 @@ RENAMED = (  # the end of a parameter's name, and what the published checkpoint 
 Shape = tuple[int, ...]
 
 
-def weights_of(file: GgufFile, model: PreTrainedModel) -> dict[str, Weight]:
+def weights_of(file: GgufFile, model: PreTrainedModel) -> dict[str, Matrix]:
     """The file's weights by the model's names. Raises ConfigError for a tensor that no part of the model is named
     after, unless it is of an MTP head, which is left out."""
     architecture, metadata = architecture_of(file), Metadata(file)
@@ -64,10 +65,10 @@ def weights_of(file: GgufFile, model: PreTrainedModel) -> dict[str, Weight]:
     return weights
 
 
-def mtp_weights(file: GgufFile, model: PreTrainedModel) -> dict[str, Weight]:
+def mtp_weights(file: GgufFile, model: PreTrainedModel) -> dict[str, Matrix]:
     """The weights of an MTP head's first module, whose layer is the only one of `model`: that layer's by the model's
     names, the others by the file's without the block (nextn.eh_proj.weight). Raises ConfigError as `weights_of`."""
-    block, of_layer, others = _mtp_block(file), dict[str, GgufTensor](), dict[str, Weight]()
+    block, of_layer, others = _mtp_block(file), dict[str, GgufTensor](), dict[str, Matrix]()
     for name, tensor in file.tensors.items():
         if name.startswith(f"{block}nextn."):
             layout = layout_of(name, tensor.shape[0], architecture_of(file), model.config)
@@ -116,9 +117,9 @@ def _names(file: GgufFile, parameters: Sequence[str], num_layers: int) -> dict[s
     return found
 
 
-def _joined(file: GgufFile, shapes: dict[str, Shape], model: PreTrainedModel) -> tuple[dict[str, Weight], set[str]]:
+def _joined(file: GgufFile, shapes: dict[str, Shape], model: PreTrainedModel) -> tuple[dict[str, Matrix], set[str]]:
     """The weights that the file has in parts, and the tensors that are these."""
-    weights: dict[str, Weight] = {}
+    weights: dict[str, Matrix] = {}
     used: set[str] = set()
     for name in shapes:
         end = next((end for end in JOINED if name.endswith(end)), None)
@@ -138,33 +139,33 @@ def _joined(file: GgufFile, shapes: dict[str, Shape], model: PreTrainedModel) ->
 
 def _own_shape(tensor: GgufTensor, shape: Shape) -> Shape:
     """`shape` if the tensor has as many plain numbers, such as a column kept as a row; else its own."""
-    is_alike = tensor.type_name in FLOATS and torch.Size(shape).numel() == torch.Size(tensor.shape).numel()
+    is_alike = tensor.kind.is_float and torch.Size(shape).numel() == torch.Size(tensor.shape).numel()
     return shape if is_alike else tensor.shape
 
 
-def _stacked(file: GgufFile, tensor: GgufTensor, name: str) -> dict[str, Weight]:
+def _stacked(file: GgufFile, tensor: GgufTensor, name: str) -> dict[str, Matrix]:
     """Each expert's own weight. name: with a place for the expert's number."""
     is_bias = name.endswith("bias")
     if len(tensor.shape) != (2 if is_bias else 3):
         raise ConfigError(f"tensor {tensor.name!r} has shape {tensor.shape}, which is not one matrix for each expert")
     count = tensor.shape[0]
     rows = tensor.rows.reshape(count, -1, tensor.rows.shape[1])
-    parts = [GgufTensor(tensor.name, tensor.type_name, tensor.shape[1:], rows[number]) for number in range(count)]
+    parts = [GgufTensor(tensor.name, tensor.kind, tensor.shape[1:], rows[number]) for number in range(count)]
     return {
         name.format(number): _read_later(file, [part], part.shape, name.format(number), Layout())
         for number, part in enumerate(parts)
     }
 
 
-def _read_later(file: GgufFile, parts: Sequence[GgufTensor], shape: Shape, name: str, layout: Layout) -> Weight:
+def _read_later(file: GgufFile, parts: Sequence[GgufTensor], shape: Shape, name: str, layout: Layout) -> Matrix:
     """One weight of a tensor, or of several whose rows come one after the other."""
-    kinds = {part.type_name for part in parts}
-    if len(kinds) > 1 or kinds <= FLOATS.keys():
-        return DenseWeight(name, shape, _numbers(file, parts, shape, layout))
+    kinds = {part.kind for part in parts}
     kind = kinds.pop()
+    if kinds or kind.is_float:
+        return Matrix.of_floats(shape, _numbers(file, parts, shape, layout), KINDS[FLOAT32] if kinds else kind)
     if len(shape) != 2:
-        raise ConfigError(f"tensor {parts[0].name!r} is of type {kind} and no matrix")
-    rows = parts[0].rows if len(parts) == 1 else None
+        raise ConfigError(f"tensor {parts[0].name!r} is of type {kind.name} and no matrix")
+    rows, unpack = parts[0].rows if len(parts) == 1 else None, kind.unpack()
 
     def read(start: int, stop: int) -> Groups:
         if rows is None:
@@ -172,11 +173,13 @@ def _read_later(file: GgufFile, parts: Sequence[GgufTensor], shape: Shape, name:
         else:
             picked = np.array(rows[start:stop] if layout.rows is None else rows[layout.rows[start:stop]])
         file.release()
-        return groups_of(torch.from_numpy(picked), kind)
+        blocks = torch.from_numpy(picked).reshape(-1, kind.num_bytes)
+        return groups_of(unpack(blocks), len(picked), kind.bits, kind.group)
 
     order_I = None if layout.columns is None else torch.from_numpy(layout.columns)
-    form = BLOCK_FORMATS[kind]
-    return PackedWeight(name, (shape[0], shape[1]), form.bits, form.group, read, order_I)
+    own = (shape[0], shape[1])
+    stored = (shape[0], kernel_width(shape[1], kind.group))
+    return Matrix.of_codes(kind, own, StoredCodes(name, stored, read, kind.bits, kernel_group(kind.group)), order_I)
 
 
 def _picked(parts: Sequence[GgufTensor], rows: Rows) -> NDArray[np.uint8]:
@@ -204,8 +207,6 @@ def _numbers(file: GgufFile, parts: Sequence[GgufTensor], shape: Shape, layout: 
 
 
 def _unpacked(file: GgufFile, tensor: GgufTensor) -> torch.Tensor:
-    if tensor.type_name in FLOATS:
-        return torch.from_numpy(np.array(tensor.rows)).view(FLOATS[tensor.type_name]).reshape(tensor.shape)
-    packed = _read_later(file, [tensor], tensor.shape, tensor.name, Layout())
-    assert isinstance(packed, PackedWeight)
-    return packed.dense(torch.float32)
+    if tensor.kind.is_float:
+        return torch.from_numpy(np.array(tensor.rows)).view(getattr(torch, tensor.kind.dtype)).reshape(tensor.shape)
+    return _read_later(file, [tensor], tensor.shape, tensor.name, Layout()).dense(torch.float32)

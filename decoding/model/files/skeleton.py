@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,12 +18,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from decoding.errors import ConfigError, listed
 from decoding.kernels.cpu.program import one_thread
 from decoding.model.experts.gates import gate_of, kernel_of
-from decoding.model.experts.interface import adopt
-from decoding.model.experts.separate import ExpertLayers, SeparateExperts
-from decoding.model.files.weight import DenseWeight, PackedWeight, Target, Weight
-from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
+from decoding.model.experts.separate import ExpertLayers, SeparateExperts, adopt
 from decoding.model.weights import check_numbers
 from decoding.process.machine import cores
+from decoding.weights.linear import Embedding, Linear, held_by
+from decoding.weights.matrix import Matrix, Target
 
 EXPERTS = ("gate_proj", "up_proj", "down_proj")
 
@@ -44,13 +42,15 @@ def empty_model(config: Any, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def fill(model: PreTrainedModel, weights: Mapping[str, Weight], target: Target) -> None:
+def fill(model: PreTrainedModel, weights: Mapping[str, Matrix], target: Target) -> None:
     """Give the model its weights, by the names of its parameters; an expert's layers are named as if each were a module
     (experts.0.gate_proj.weight). Raises ConfigError where a weight is missing, left over or of another shape."""
     left = dict(weights)
     wanted = _expert_layers(model, left) | _layers(model, left)
     with one_thread(), ThreadPoolExecutor(cores().usable) as pool:  # each thread a layer
-        linears = dict(zip(wanted, pool.map(lambda layer: target.linear(*layer), wanted.values()), strict=True))
+        linears = dict(
+            zip(wanted, pool.map(lambda layer: _linear(layer[0], layer[1], target), wanted.values()), strict=True)
+        )
     _place_experts(model, linears, target.dtype)
     _place_layers(model, linears)
     for name, parameter in list(model.named_parameters()):
@@ -58,10 +58,10 @@ def fill(model: PreTrainedModel, weights: Mapping[str, Weight], target: Target) 
             continue
         weight = _taken(left, name, tuple(parameter.shape))
         parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, nn.Parameter(target.dense(weight), requires_grad=False))
+        setattr(model.get_submodule(parent), own, nn.Parameter(_dense(weight, target), requires_grad=False))
     for name, buffer in model.named_buffers():
         if name in left:
-            buffer.copy_(replace(target, dtype=buffer.dtype).dense(_taken(left, name, tuple(buffer.shape))))
+            buffer.copy_(_dense(_taken(left, name, tuple(buffer.shape)), replace(target, dtype=buffer.dtype)))
     if left:
         raise ConfigError(f"its tensors have no place in a {model.config.model_type} model: {listed(left)}")
     for module in model.modules():
@@ -70,10 +70,10 @@ def fill(model: PreTrainedModel, weights: Mapping[str, Weight], target: Target) 
     check_numbers(model)
 
 
-def _layers(model: PreTrainedModel, left: dict[str, Weight]) -> dict[str, tuple[Weight, Weight | None]]:
+def _layers(model: PreTrainedModel, left: dict[str, Matrix]) -> dict[str, tuple[Matrix, Matrix | None]]:
     """Matrix and bias of every linear layer and of the embedding, by the module's name. A tied head has none."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    layers: dict[str, tuple[Weight, Weight | None]] = {}
+    layers: dict[str, tuple[Matrix, Matrix | None]] = {}
     for name, module in model.named_modules():
         if module is embedding:
             layers[name] = _taken(left, f"{name}.weight", tuple(module.weight.shape)), None
@@ -87,13 +87,14 @@ def _place_layers(model: PreTrainedModel, linears: dict[str, nn.Module]) -> None
     """Put the rest of these layers into the model; a head that is tied shares the embedding's matrix."""
     embedding = model.get_input_embeddings()
     name = next(name for name, module in model.named_modules() if module is embedding)
-    matrix = linears.pop(name)
-    if isinstance(matrix, GroupedLinear):
-        model.set_submodule(name, _scaled(GroupedEmbedding(matrix), embedding))
+    linear = linears.pop(name)
+    matrix = held_by(linear)
+    if matrix is not None:  # Gemma 3's embedding multiplies what it looks up
+        model.set_submodule(name, Embedding(matrix, getattr(embedding, "embed_scale", None)))
     else:
-        embedding.weight = matrix.weight
+        embedding.weight = linear.weight
     if _is_tied(model):
-        model.set_output_embeddings(matrix)
+        model.set_output_embeddings(linear)
     for name, linear in linears.items():
         model.set_submodule(name, linear)
 
@@ -102,28 +103,9 @@ def _is_tied(model: PreTrainedModel) -> bool:
     return bool(model.config.get_text_config().tie_word_embeddings) and model.get_output_embeddings() is not None
 
 
-def _scaled(looked_up: GroupedEmbedding, original: nn.Module) -> nn.Module:
-    """Gemma 3's embedding multiplies what it looks up."""
-    scale = getattr(original, "embed_scale", None)
-    return looked_up if scale is None else ScaledEmbedding(looked_up, scale)
-
-
-class ScaledEmbedding(nn.Module):
-    """An embedding whose rows are multiplied by one number."""
-
-    def __init__(self, embedding: GroupedEmbedding, scale: torch.Tensor) -> None:
-        super().__init__()
-        self.embedding, self.weight = embedding, embedding.weight
-        self.num_embeddings, self.embedding_dim = embedding.num_embeddings, embedding.embedding_dim
-        self._scale = scale.to(embedding.weight.dtype)
-
-    def __call__(self, input: torch.Tensor) -> torch.Tensor:
-        return self.embedding(input) * self._scale
-
-
-def _expert_layers(model: PreTrainedModel, left: dict[str, Weight]) -> dict[str, tuple[Weight, Weight | None]]:
+def _expert_layers(model: PreTrainedModel, left: dict[str, Matrix]) -> dict[str, tuple[Matrix, Matrix | None]]:
     """Matrix and bias of every layer of every expert that the files have apart."""
-    layers: dict[str, tuple[Weight, Weight | None]] = {}
+    layers: dict[str, tuple[Matrix, Matrix | None]] = {}
     for name, module in model.named_modules():
         if f"{name}.0.gate_proj.weight" not in left:
             continue
@@ -150,7 +132,7 @@ def _place_experts(model: PreTrainedModel, linears: dict[str, nn.Module], dtype:
             adopt(module, SeparateExperts(experts, gate_of(module), kernel_of(module, dtype)))
 
 
-def _taken(left: dict[str, Weight], name: str, shape: tuple[int, ...]) -> Weight:
+def _taken(left: dict[str, Matrix], name: str, shape: tuple[int, ...]) -> Matrix:
     weight = left.pop(name, None)
     if weight is None:
         raise ConfigError(f"its weights lack {name}")
@@ -161,23 +143,33 @@ def _taken(left: dict[str, Weight], name: str, shape: tuple[int, ...]) -> Weight
     return weight
 
 
-def with_dense_embedding(model: PreTrainedModel, weights: Mapping[str, Weight], target: Target) -> dict[str, Weight]:
+def _linear(matrix: Matrix, bias: Matrix | None, target: Target) -> nn.Module:
+    """A layer of this matrix, or torch's where that is not to stay packed."""
+    bias_O = None if bias is None else _dense(bias, target)
+    if target.is_packed and not matrix.kind.is_float:
+        return Linear(matrix.with_bias(bias_O).packed(target))
+    with torch.device("meta"):
+        linear = nn.Linear(matrix.shape[1], matrix.shape[0], bias_O is not None)
+    linear.weight = nn.Parameter(_dense(matrix, target), requires_grad=False)
+    if bias_O is not None:
+        linear.bias = nn.Parameter(bias_O, requires_grad=False)
+    return linear
+
+
+def _dense(matrix: Matrix, target: Target) -> torch.Tensor:
+    return matrix.dense(target.dtype).to(target.device, target.dtype)
+
+
+def with_dense_embedding(model: PreTrainedModel, weights: Mapping[str, Matrix], target: Target) -> dict[str, Matrix]:
     """The same weights for a device, where rows are looked up as they are, and a head that is tied reads them."""
     embedding = model.get_input_embeddings()
     name = next(f"{name}.weight" for name, module in model.named_modules() if module is embedding)
-    weight = weights.get(name)
-    if not target.by_triton or not isinstance(weight, PackedWeight):
+    matrix = weights.get(name)
+    if not target.by_triton or matrix is None:
         return dict(weights)
-    return {**weights, name: DenseWeight(name, weight.shape, partial(weight.dense, target.dtype))}
+    return {**weights, name: matrix.as_floats(target.dtype)}
 
 
-def num_bytes_of(weights: Mapping[str, Weight], target: Target) -> int:
+def num_bytes_of(weights: Mapping[str, Matrix], target: Target) -> int:
     """The bytes that a model of these weights takes."""
-    packed = [each for each in weights.values() if isinstance(each, PackedWeight)]
-    dense = [each for each in weights.values() if isinstance(each, DenseWeight)]
-    per_number = [each.num_bytes(target.dtype) for each in dense]
-    if target.by_triton:
-        return sum(per_number) + sum(each.num_device_bytes() for each in packed)
-    if target.is_packed:
-        return sum(per_number) + sum(each.num_bytes(target.dtype) for each in packed)
-    return sum(per_number) + sum(each.shape[0] * each.shape[1] * target.dtype.itemsize for each in packed)
+    return sum(matrix.nbytes_in(target) for matrix in weights.values())

@@ -15,7 +15,7 @@ from transformers.activations import SiLUActivation
 
 from decoding.kernels.cpu.program import Call, Team
 from decoding.kernels.cpu.rows import NUM_FIELDS, gate_floats, gate_halves
-from decoding.model.rowwise.replaced_functions import Replacements
+from decoding.model.replacing.replacer import Replacements, Rule
 
 ALONE_NUMBERS = 1 << 14  # for no more numbers, waking another thread costs more than it saves
 DTYPES = (torch.float32, torch.bfloat16)
@@ -44,12 +44,13 @@ class FusedSilu(nn.Module):
         return Call(self._share, (source, target, 0, 0, width, other))
 
 
-def fuse_activations(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replace every SiLU module of `model`."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) in (nn.SiLU, SiLUActivation):
-                setattr(parent, name, FusedSilu(dtype))
+def silu_rule(dtype: torch.dtype) -> Rule:
+    """Of modules between layers of this dtype."""
+    return Rule(
+        "SiLU modules fused",
+        lambda place: type(place.module) in (nn.SiLU, SiLUActivation),
+        lambda _place: [FusedSilu(dtype)],
+    )
 
 
 @cache

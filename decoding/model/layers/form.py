@@ -1,5 +1,4 @@
-"""The form of decoder layers that can be fused, as in Llama, Qwen and others, what such a layer is tried with, and what
-stands in its place.
+"""The form of decoder layers that can be fused, as in Llama, Qwen and others, and what stands in its place.
 
 Parts are found by the names that transformers gives them. Knows no kernels. Invariant: names say which parts there may
 be; a trial against the layer itself says what they compute.
@@ -8,19 +7,20 @@ be; a trial against the layer itself says what they compute.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
-from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
+from decoding.model.replacing.replacer import Call, Place
+from decoding.model.seam import Seam
 
 CHILDREN = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 OF_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 NORMS_OF_HEADS = {"q_norm", "k_norm"}
 OF_MLP = {"gate_proj", "up_proj", "down_proj"}  # and `act_fn`, where it is no function
+OTHER_FORM = "they have other parts, or are called otherwise, than layers of Llama's form"
 NAMES = {  # of LFM2, by those that most models have
     "operator_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
@@ -32,15 +32,6 @@ NAMES = {  # of LFM2, by those that most models have
     "w3": "up_proj",
     "w2": "down_proj",
 }
-Run = Callable[[StepBatch], torch.Tensor]
-
-
-class Trial(NamedTuple):
-    """One call of a layer in a model's own forward, and its result."""
-
-    arguments: tuple[Any, ...]
-    named: dict[str, Any]
-    result: Any
 
 
 class StandIn(nn.Module):
@@ -100,23 +91,13 @@ def shapes_of(spec: LayerSpec, width: int, input_width: int) -> list[tuple[int, 
     ]
 
 
-def has_tables(trial: Trial, spec: LayerSpec) -> bool:
+def attends(seam: Seam, place: Place) -> bool:
+    """Whether a module of the seam's model has attention among its parts."""
+    return any(seam.spec_of(child) is not None for child in place.module.children())
+
+
+def has_tables(call: Call, spec: LayerSpec) -> bool:
     """Whether the layer was given rotary tables that turn whole heads: cosines and sines of each token."""
-    tables, hidden = trial.named.get("position_embeddings"), trial.result
+    tables, hidden = call.named.get("position_embeddings"), call.result
     shape = (1, hidden.shape[-2], spec.key_dim)
     return isinstance(tables, tuple) and all(each.shape == shape and each.dtype == hidden.dtype for each in tables)
-
-
-def trials_of(layers: Sequence[nn.Module], run: Run, batch: StepBatch) -> list[Trial | None]:
-    """Each layer's call in one forward of the model; None for a layer that is not called, or gives no tensor."""
-    seen: dict[nn.Module, Trial] = {}
-
-    def note(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
-        if isinstance(result, torch.Tensor):
-            seen[layer] = Trial(arguments, named, result)
-
-    hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
-    run(batch)
-    for hook in hooks:
-        hook.remove()
-    return [seen.get(layer) for layer in layers]

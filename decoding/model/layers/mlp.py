@@ -1,6 +1,7 @@
 """What a decoder layer computes behind its second norm: a gated MLP, or a mixture of experts.
 
-Knows nothing of attention. A row is a token. Invariant: calls write only the target and rooms.
+Knows nothing of attention, nor of how MLPs are found. A row is a token. Invariant: calls write only the target and
+rooms.
 """
 
 from __future__ import annotations
@@ -8,27 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from decoding.kernels.cpu.program import MOST_ROWS, Call, Rooms
-from decoding.model.experts.fused import FusedExperts
+import torch
+from torch import nn
+
+from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms
+from decoding.model.experts.cpu_experts import FusedExperts
 from decoding.model.experts.router import FusedRouter
 from decoding.model.layers.activations import FusedSilu
-from decoding.model.linear.grouped import GroupedLinear
-from decoding.model.linear.int8 import Int8Linear
-from decoding.model.linear.packed import PackedLinear
-
-AnyLinear = PackedLinear | Int8Linear | GroupedLinear  # each is a `Linear`; a program may call several kinds
-
-
-class Linear(Protocol):
-    """A linear layer that a program can call for up to `few_rows` rows."""
-
-    shape: tuple[int, int]  # of the weight, [outputs, inputs]
-    few_rows: int
-
-    def ready(self, source: int, rooms: Rooms) -> list[Call]:
-        """The calls that prepare its input; layers of its kind with the same input share them."""
-
-    def call(self, source: int, target: int, rooms: Rooms) -> Call: ...
+from decoding.weights.matrix import Matrix
 
 
 class Mlp(Protocol):
@@ -44,13 +32,13 @@ class Mlp(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GatedMlp:
-    gate: Linear
-    up: Linear
+    gate: Matrix
+    up: Matrix
     activation: FusedSilu
-    down: Linear
+    down: Matrix
 
     @property
-    def linears(self) -> tuple[Linear, ...]:
+    def linears(self) -> tuple[Matrix, ...]:
         return (self.gate, self.up, self.down)
 
     @property
@@ -94,9 +82,36 @@ class Mixture:
         ]
 
 
-def linear_phases(rooms: Rooms, source: int, *layers: tuple[Linear, int]) -> list[list[Call]]:
-    """Calls of linear layers that share one input. layers: each with the address that it writes to."""
-    kinds = {type(layer): layer for layer, _ in layers}
-    ready = [call for layer in kinds.values() for call in layer.ready(source, rooms)]
-    products = [layer.call(source, target, rooms) for layer, target in layers]
+def linear_phases(rooms: Rooms, source: int, *layers: tuple[Matrix, int]) -> list[list[Call]]:
+    """Calls of matrices that share one input, and what prepares it. layers: each with the address that it writes to."""
+    ready = list(dict.fromkeys(call for matrix, _ in layers for call in matrix.ready(source, rooms)))
+    products = [matrix.call(source, target, rooms) for matrix, target in layers]
     return [ready, products] if ready else [products]
+
+
+class FusedMlp(nn.Module):
+    """Replaces `layer`, whose parts are `mlp`, for rows of `width` numbers."""
+
+    def __init__(self, layer: nn.Module, mlp: GatedMlp, rooms: Rooms, width: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self._rooms = rooms  # which hold what the program writes
+        self._width, self._most_numbers = width, mlp.few_rows * width
+        phases = mlp.phases(0, 0, rooms)
+        self._program = program = Program(phases)
+        calls = [call for phase in phases for call in phase]
+        self._first = [program.fields_of(call) for call in calls if call.fields[SOURCE] == 0]
+        self._last = program.fields_of(calls[-1])
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:  # skips nn.Module's hooks, which cost microseconds
+        if hidden.numel() > self._most_numbers:
+            result: torch.Tensor = self.layer(hidden)
+            return result
+        hidden = hidden.contiguous()
+        result = torch.empty_like(hidden)
+        self._program.begin(hidden.numel() // self._width)
+        for fields in self._first:
+            fields[SOURCE] = hidden.data_ptr()
+        self._last[TARGET] = result.data_ptr()
+        self._program.run(torch.get_num_threads())
+        return result

@@ -7,19 +7,27 @@ Invariant: every row is summed by the same instructions, so its result does not 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from decoding.errors import PartRefused
 from decoding.kernels.cpu.program import Call, Team
 from decoding.kernels.cpu.rows import NUM_FIELDS, normalise_floats, normalise_halves
+from decoding.model.replacing.replacer import Calls, Place, Rule
 
 # Shape suffixes: M rows, E width.
 TRIAL_ROWS = 8
 ALONE_NUMBERS = 1 << 15  # for no more numbers, waking another thread costs more than it saves
 Fields = ctypes.c_int64 * NUM_FIELDS
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+FORMULAS = ((0.0, True), (1.0, False))  # offset, rounds_first
+OTHER_PARTS = "they have other parts, or numbers, than a weight"
+OTHER_FORMULA = "they compute neither of the known formulas"
 
 
 class FusedRmsNorm(nn.Module):
@@ -56,27 +64,31 @@ class FusedRmsNorm(nn.Module):
         return Call(self._share, (source, target, 0, 0, self.width, other, total, *self._constants))
 
 
-def fuse_norms(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replace every norm of `model` that computes one of the known formulas."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child).__name__.endswith("RMSNorm"):
-                fused = _fused(child, dtype)
-                if fused is not None:
-                    setattr(parent, name, fused)
+def norm_rule(dtype: torch.dtype) -> Rule:
+    """Of norms between layers of this dtype."""
+    return Rule(
+        "norms fused",
+        lambda place: type(place.module).__name__.endswith("RMSNorm"),
+        partial(_candidates, dtype),
+        _check_formula,
+    )
 
 
-def _fused(norm: nn.Module, dtype: torch.dtype) -> FusedRmsNorm | None:
-    weight_E = getattr(norm, "weight", None)
-    eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+def _candidates(dtype: torch.dtype, place: Place) -> Iterator[FusedRmsNorm]:
+    """By each of the known formulas."""
+    norm: Any = place.module
+    weight_E, eps = getattr(norm, "weight", None), getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
     parameters = [name for name, _ in norm.named_parameters()]
     if parameters != ["weight"] or weight_E is None or weight_E.dtype != dtype or not isinstance(eps, float):
-        return None
-    trial_ME = torch.randn(TRIAL_ROWS, weight_E.numel(), generator=torch.Generator().manual_seed(0)).to(dtype)
+        raise PartRefused(OTHER_PARTS)
+    for offset, rounds_first in FORMULAS:
+        yield FusedRmsNorm(weight_E.detach(), eps, offset, rounds_first)
+
+
+def _check_formula(fused: FusedRmsNorm, place: Place, _calls: Calls) -> None:
+    dtype = fused.weight.dtype
+    trial_ME = torch.randn(TRIAL_ROWS, fused.width, generator=torch.Generator().manual_seed(0)).to(dtype)
     with torch.inference_mode():
-        expected_ME = norm(trial_ME)
-        for offset, rounds_first in ((0.0, True), (1.0, False)):
-            fused = FusedRmsNorm(weight_E.detach(), eps, offset, rounds_first)
-            if torch.allclose(fused(trial_ME), expected_ME, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype]):
-                return fused
-    return None
+        found_ME, expected_ME = fused(trial_ME), place.module(trial_ME)
+    if not torch.allclose(found_ME, expected_ME, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype]):
+        raise PartRefused(OTHER_FORMULA)

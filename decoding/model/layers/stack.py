@@ -14,18 +14,23 @@ from torch import nn
 
 from decoding.attention.exact import ExactPlan
 from decoding.core.layer import LayerSpec
+from decoding.errors import PartRefused
 from decoding.kernels.cpu.attention.exact import attend
 from decoding.kernels.cpu.attention.step_table import Table
 from decoding.kernels.cpu.program import NUM_ROWS, TARGET, Call, Program, Rooms
 from decoding.kernels.cpu.rows import COSINES, IDS, SINES, look_up
 from decoding.model.features import FeatureTap
-from decoding.model.layers.decoder_layer import FusedLayer, LayerCalls, Parts
-from decoding.model.layers.mlp import AnyLinear
+from decoding.model.layers.cpu_layer import FusedLayer, LayerCalls, Parts
+from decoding.model.layers.cpu_parts import OTHER_BITS
 from decoding.model.layers.norms import FusedRmsNorm
-from decoding.model.linear.grouped import GroupedEmbedding
-from decoding.model.rowwise.row_safe import RotaryTable
+from decoding.model.replacing.replacer import Calls, Place, Rule
+from decoding.model.replacing.row_safe import RotaryTable
+from decoding.weights.linear import matrix_of
+from decoding.weights.matrix import Matrix
 
 # Shape suffixes: L layers, M tokens and padding, T the most tokens, R tokens that need logits, E width, V vocabulary.
+OTHER_FORM = "it has other parts than models of Llama's form"
+OTHER_PARTS = "not all of its layers are fused, or its ends have no kernel here"
 OF_MODEL, OF_DECODER = {"model", "lm_head"}, {"embed_tokens", "layers", "norm", "rotary_emb"}
 
 
@@ -35,14 +40,21 @@ class Output(NamedTuple):
     logits: torch.Tensor
 
 
+class Ends(NamedTuple):
+    """What is looked up first and multiplied by last."""
+
+    embedding: Matrix
+    head: Matrix
+
+
 class Modules(NamedTuple):
     """A model's modules, all in one dtype."""
 
-    embedding: nn.Embedding | GroupedEmbedding
+    embedding: nn.Module
     rotary: RotaryTable
     layers: tuple[FusedLayer, ...]
     norm: FusedRmsNorm
-    head: AnyLinear
+    head: nn.Module
 
 
 class StackProgram:
@@ -51,12 +63,12 @@ class StackProgram:
 
     def __init__(
         self,
-        embedding: nn.Embedding | GroupedEmbedding,
+        ends: Ends,
         layers: Sequence[tuple[Parts, LayerSpec]],
         norm: FusedRmsNorm,
-        head: AnyLinear,
         rooms: Rooms,
     ) -> None:
+        embedding, head = ends
         width = norm.width
         self.few_rows = min(head.few_rows, *(parts.few_rows for parts, _ in layers))
         self.hidden_LTE = torch.zeros(len(layers) + 1, self.few_rows, width, dtype=rooms.dtype)
@@ -64,7 +76,8 @@ class StackProgram:
         places = [hidden_TE.data_ptr() for hidden_TE in self.hidden_LTE]
         calls = [LayerCalls(parts, spec, rooms, place) for (parts, spec), place in zip(layers, places, strict=False)]
         normed, asked = rooms.numbers("normed", width), rooms.numbers("asked", width)
-        embed = embedding_call(embedding, places[0])
+        embed = embedding.look_up_call(places[0])
+        assert embed is not None
         pick = Call(look_up, (normed, asked, 0, 0, width * rooms.dtype.itemsize, 0))
         of_asked = [pick, *head.ready(asked, rooms), head.call(asked, 0, rooms)]
         norms = [*(parts.input_norm for parts, _ in layers), norm]
@@ -72,7 +85,7 @@ class StackProgram:
         self._program = program = Program(phases)
         self._embed, self._asked = program.fields_of(embed), [program.fields_of(call) for call in of_asked]
         self._rotations = program.fields_of_all(calls[0].rotate)
-        self._attentions, self._num_logits = program.fields_of_all(attend), head.out_features
+        self._attentions, self._num_logits = program.fields_of_all(attend), head.shape[0]
 
     def run(
         self,
@@ -97,13 +110,13 @@ class StackProgram:
 
 
 class Stack:
-    """Replaces the model's forward. taps: given the layers' inputs here, since their hooks run only with many
-    tokens."""
+    """Replaces the model's forward. ends: of its modules. taps: given the layers' inputs here, since their hooks run
+    only with many tokens."""
 
-    def __init__(self, modules: Modules, taps: Sequence[FeatureTap]) -> None:
+    def __init__(self, modules: Modules, ends: Ends, taps: Sequence[FeatureTap]) -> None:
         self._modules, self._taps, layers = modules, taps, modules.layers
         parts = [(layer.parts, layer.spec) for layer in layers]
-        self._program = StackProgram(modules.embedding, parts, modules.norm, modules.head, layers[0].rooms)
+        self._program = StackProgram(ends, parts, modules.norm, layers[0].rooms)
         self._group = layers[0].spec.group
 
     def __call__(
@@ -137,31 +150,37 @@ class Stack:
         return logits_1RV
 
 
-def are_known_ends(rotary: object, norm: object, head: object) -> bool:
-    """Whether a program can take these from a model: its rotary tables, final norm, and what gives logits."""
-    return isinstance(rotary, RotaryTable) and isinstance(norm, FusedRmsNorm) and isinstance(head, AnyLinear)
+def ends_of(embedding: nn.Module, rotary: object, norm: object, head: nn.Module) -> Ends | None:
+    """What a program can take of a model's first and last modules; None where one has another form or no kernel."""
+    looked_up, multiplied = matrix_of(embedding), matrix_of(head)
+    if not isinstance(rotary, RotaryTable) or not isinstance(norm, FusedRmsNorm):
+        return None
+    if looked_up is None or looked_up.look_up_call(0) is None or multiplied is None or multiplied.few_rows == 0:
+        return None
+    return Ends(looked_up, multiplied)
 
 
-def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack | None:
-    """A stack of the model's modules, still to be tried; None if the model has another form."""
+def stack_rule(taps: Sequence[FeatureTap], check: Callable[[Stack], bool]) -> Rule:
+    """Of a model as a whole. check: whether the model's forwards have the same bits by it."""
+
+    def check_bits(stack: Stack, _place: Place, _calls: Calls) -> None:
+        if not check(stack):
+            raise PartRefused(OTHER_BITS)
+
+    return Rule("model in one call", lambda _place: True, lambda place: [stack_of(place.module, taps)], check_bits)
+
+
+def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack:
+    """A stack of the model's modules, still to be tried. Raises PartRefused where the model has another form."""
     children: dict[str, Any] = dict(model.named_children())
-    if children.keys() != OF_MODEL:
-        return None
-    parts: dict[str, Any] = dict(children["model"].named_children())
+    parts: dict[str, Any] = dict(children["model"].named_children()) if children.keys() == OF_MODEL else {}
     if parts.keys() != OF_DECODER:
-        return None
+        raise PartRefused(OTHER_FORM)
     layers, norm, rotary, head = tuple(parts["layers"]), parts["norm"], parts["rotary_emb"], children["lm_head"]
-    if not are_known_ends(rotary, norm, head) or head.few_rows == 0 or not _are_alike(layers):
-        return None
-    return Stack(Modules(parts["embed_tokens"], rotary, layers, norm, head), taps)
-
-
-def embedding_call(embedding: nn.Embedding | GroupedEmbedding, target: int) -> Call:
-    """Looks up the tokens whose ids' address is in the field `IDS`."""
-    if isinstance(embedding, GroupedEmbedding):
-        return embedding.call(target)
-    table_VE = embedding.weight.detach()
-    return Call(look_up, (table_VE.data_ptr(), target, 0, 0, table_VE.shape[1] * table_VE.itemsize, 0))
+    ends = ends_of(parts["embed_tokens"], rotary, norm, head)
+    if ends is None or not _are_alike(layers):
+        raise PartRefused(OTHER_PARTS)
+    return Stack(Modules(parts["embed_tokens"], rotary, layers, norm, head), ends, taps)
 
 
 def _between(

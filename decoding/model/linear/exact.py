@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 from decoding.kernels.cpu.lanes import LANES
 from decoding.kernels.cpu.products.row_lanes import multiply_parallel, multiply_serial
-from decoding.model.rowwise.replaced_functions import Replacements
-from decoding.model.rowwise.row_safe import row_safe
+from decoding.model.replacing.replacer import Replacements
+from decoding.model.replacing.row_safe import row_safe
 
 # Shape suffixes: M rows, I input width, O output width.
 PARALLEL_WORK = 1 << 20  # with fewer multiply-adds (of sixteen rows each), threads cost more than they save

@@ -1,146 +1,105 @@
-"""Linear layers prepacked by oneDNN, for the CPU in float32 and bfloat16.
+"""Linear layers of a model by ones that hold a packed or a rounded matrix.
 
-Unlike stock layers they give a row the same bits whatever other rows there are, if there are at least two; where a
-large number of rows breaks this, the rows are split (see `row_limit`). A few rows, or one, go through our own kernel
-where it is quicker (see `readers`). Invariant: a packed layer keeps no second copy of its weight, except one tied to
-the embedding.
+Where even a few rows change oneDNN's bits, or it packs float32 otherwise than our kernel reads it, layers are panels of
+our own. Invariant: originals are dropped one by one, and a head and an embedding that are tied stay one matrix.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from decoding.kernels.cpu.program import Call, Rooms, one_thread
-from decoding.model.linear.panels import Panels
-from decoding.model.linear.readers import choose_readers
-from decoding.model.linear.row_limit import exact_row_limit, run_in_pieces
+from decoding.config import Weights
+from decoding.model.replacing.replacer import Place, Rule, places
+from decoding.weights.kinds import Kind
+from decoding.weights.linear import Embedding, Linear
+from decoding.weights.matrix import FEWEST_OUTPUTS, Matrix, Target, fits_panels, has_panels
+from decoding.weights.numbers.onednn_floats import row_limit
+from decoding.weights.readers import choose_readers
+from decoding.weights.rounding import rounded_kinds
 
-# Shape suffixes: M rows, I input width, O output width.
-ROWS_HINT = 16  # oneDNN chooses its layout for so many rows
+# Shape suffixes: I input width, O output width, V vocabulary, E model width.
 MULTIPLIED_BY_HAND = ("dt_proj",)  # of Mamba-1
-_linear = torch.ops.mkldnn._linear_pointwise.default
+Shape = tuple[object, ...]  # of a weight, its dtype, and whether there is no bias
 
 
-class PackedLinear(nn.Module):
-    """Replaces an `nn.Linear` of float32 or bfloat16 weights on the CPU."""
-
-    def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = self.shape = (weight_OI.shape[0], weight_OI.shape[1])
-        self.dtype = weight_OI.dtype
-        self.packed_weight = _pack(weight_OI)
-        self.bias_O = bias_O
-        self.weight = torch.empty(0, dtype=weight_OI.dtype)  # modelling code reads its dtype and device
-        self.few_rows = 0  # up to so many rows go through our own kernel
-        self._few_numbers, self._most_numbers = -1, sys.maxsize  # numbers of an input for our kernel, and for one call
-        self._panels: Panels | None = None
-
-    def __call__(self, input: torch.Tensor) -> torch.Tensor:  # skips nn.Module's hooks, which cost microseconds
-        num_numbers = input.numel()
-        if num_numbers <= self._few_numbers and self._panels is not None:
-            return self._panels.multiply(input)
-        if num_numbers > self._most_numbers:
-            return run_in_pieces(self.multiply, input, self._most_numbers // self.in_features)
-        output: torch.Tensor = _linear(input, self.packed_weight, self.bias_O, "none", [], "")
-        return output
-
-    def multiply(self, rows_MI: torch.Tensor) -> torch.Tensor:
-        """[M, O], in one oneDNN call for any number of rows."""
-        output: torch.Tensor = _linear(rows_MI, self.packed_weight, self.bias_O, "none", [], "")
-        return output
-
-    def ready(self, _source: int, _rooms: Rooms) -> list[Call]:
-        """No calls: the input needs no preparation."""
-        return []
-
-    def call(self, source: int, target: int, _rooms: Rooms) -> Call:
-        """A program's call, for up to `few_rows` rows. `few_rows` must not be 0."""
-        assert self._panels is not None, "few_rows is 0"
-        return self._panels.call(source, target)
-
-    def limit_rows(self, limit: int) -> None:
-        """Split inputs of more than `limit` rows from now on."""
-        self._most_numbers = limit * self.in_features
-
-    def read_panels(self, panels: Panels, most_rows: int) -> None:
-        """Multiply up to `most_rows` rows with `panels` from now on."""
-        self.few_rows = most_rows
-        self._few_numbers = most_rows * self.in_features
-        self._panels = panels if most_rows else None
+def is_linear(place: Place) -> bool:
+    """Whether a module is a linear layer, but for those whose weight modelling code multiplies itself. Subclasses may
+    compute something else."""
+    return type(place.module) in (nn.Linear, Conv1D) and place.name not in MULTIPLIED_BY_HAND
 
 
-def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this processor can pack: bfloat16 needs AVX-512 or AVX-NE-CONVERT, and only a trial shows."""
-    if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16) or not torch._C._has_mkldnn:
-        return False
-    try:
-        PackedLinear(torch.zeros(16, 16, dtype=dtype), None)
-    except RuntimeError:
-        return False
-    return True
+def weight_of(place: Place) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weight [O, I] of a linear layer, and its bias."""
+    parameters = {key: parameter.detach() for key, parameter in place.module.named_parameters()}
+    weight = parameters["weight"]
+    return weight.t() if isinstance(place.module, Conv1D) else weight, parameters.get("bias")  # GPT-2's is transposed
 
 
 def linears_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor, torch.Tensor | None]]:
-    """Every linear layer of `model` as (parent, name, weight, bias), but those whose weight modelling code multiplies
-    itself. Layers may be replaced while iterating."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is not nn.Linear and type(child) is not Conv1D:  # subclasses may compute something else
-                continue
-            if name in MULTIPLIED_BY_HAND:
-                continue
-            parameters = {key: parameter.detach() for key, parameter in child.named_parameters()}
-            weight = parameters["weight"]
-            weight_OI = weight.t() if isinstance(child, Conv1D) else weight  # GPT-2 keeps the transpose
-            yield parent, name, weight_OI, parameters.get("bias")
+    """Every linear layer of `model` as (parent, name, weight, bias). Layers may be replaced while iterating."""
+    for place in places(model):
+        if is_linear(place):
+            yield (place.parent, place.name, *weight_of(place))
 
 
-def pack_linears(model: nn.Module) -> int:
-    """Replace every linear layer of `model` by a packed one; return how many. Originals are dropped.
+def packing_rule() -> Rule:
+    """Packs linear layers, of which originals are dropped. A trial with one layer of each shape finds the row limit of
+    all layers of that shape."""
+    limits: dict[Shape, int | None] = {}
+    return Rule("linear layers packed", is_linear, lambda place: [_packed(place, limits)], finish=_choose_readers)
 
-    A trial with one layer of each shape finds the row limit of all layers of that shape.
-    """
-    packed: list[PackedLinear] = []
+
+def _packed(place: Place, limits: dict[Shape, int | None]) -> Linear:
+    """limits: of the shapes that were seen; 0 of those that oneDNN does not multiply."""
+    weight_OI, bias_O = weight_of(place)
+    matrix, target = Matrix.of(weight_OI, bias_O), Target(weight_OI.dtype, weight_OI.device, is_packed=True)
+    shape = (*weight_OI.shape, weight_OI.dtype, bias_O is None)
+    if shape not in limits:
+        limits[shape] = row_limit(matrix.packed(target).numbers)
+    limit = limits[shape]
+    if limit == 0 and has_panels(weight_OI.device, weight_OI.dtype) and fits_panels(weight_OI):
+        return Linear(matrix.in_panels())
+    packed = matrix.packed(target)
+    numbers: Any = packed.numbers
+    if limit:
+        numbers.limit_rows(limit)
+    return Linear(packed)
+
+
+def _choose_readers(layers: list[Linear]) -> None:
+    numbers: list[Any] = [layer.matrix.numbers for layer in layers]
+    choose_readers([each for each in numbers if each.code_shape is not None])
+
+
+def round_weights(weights: Weights, model: PreTrainedModel) -> str:
+    """Replace the linear layers of `model`, the head included, and where single rows of the head's kind are looked up
+    the embedding; the name of what they have become. Originals are dropped."""
+    kind, of_tokens = rounded_kinds(weights, model.device, model.dtype)
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    table_VE, tokens = embedding.weight.detach(), None
+    if type(head) is nn.Linear and len(head.weight) >= FEWEST_OUTPUTS:
+        weight_VE, bias_V = head.weight.detach(), None if head.bias is None else head.bias.detach()
+        matrix = _rounded(weight_VE, bias_V, of_tokens)
+        model.set_output_embeddings(Linear(matrix))
+        tokens = matrix if weight_VE.data_ptr() == table_VE.data_ptr() else None
+    round_linears(model, kind)
+    if of_tokens.rounding and type(embedding) is nn.Embedding:
+        model.set_input_embeddings(Embedding(tokens or _rounded(table_VE, None, of_tokens)))
+    return kind.name
+
+
+def round_linears(model: nn.Module, kind: Kind, but: str = "") -> None:
+    """Replace the linear layers of `model`. but: the name of layers that are not replaced."""
     for parent, name, weight_OI, bias_O in linears_of(model):
-        packed.append(PackedLinear(weight_OI, bias_O))
-        setattr(parent, name, packed[-1])
-    _limit_rows(packed)
-    choose_readers(packed)
-    return len(packed)
+        if len(weight_OI) >= FEWEST_OUTPUTS and name != but:
+            setattr(parent, name, Linear(_rounded(weight_OI, bias_O, kind)))
 
 
-def num_few_rows(model: nn.Module) -> int:
-    """The most rows that all packed layers of `model` multiply without oneDNN. Beyond it rows must be padded, see
-    `row_counts`."""
-    return min((module.few_rows for module in model.modules() if isinstance(module, PackedLinear)), default=sys.maxsize)
-
-
-def num_packed_shapes(model: nn.Module) -> int:
-    """The number of different shapes among the packed layers."""
-    layers = [module for module in model.modules() if isinstance(module, PackedLinear)]
-    return len({(layer.in_features, layer.out_features, layer.bias_O is None) for layer in layers})
-
-
-def _pack(weight_OI: torch.Tensor) -> torch.Tensor:
-    """Pack on one thread, so that the layout, which `panels` reads, does not depend on the number of threads."""
-    with one_thread():
-        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_OI.contiguous(), ROWS_HINT)
-    return packed
-
-
-def _limit_rows(layers: Sequence[PackedLinear]) -> None:
-    limits: dict[tuple[object, ...], int | None] = {}
-    for layer in layers:
-        width, out_width, dtype = layer.in_features, layer.out_features, layer.weight.dtype
-        shape = (width, out_width, dtype, layer.bias_O is None)
-        if shape not in limits:
-            with torch.inference_mode():
-                limits[shape] = exact_row_limit(layer.multiply, width, out_width, dtype)
-        limit = limits[shape]
-        if limit is not None:
-            layer.limit_rows(limit)
+def _rounded(weight_OI: torch.Tensor, bias_O: torch.Tensor | None, kind: Kind) -> Matrix:
+    return Matrix.of(weight_OI, bias_O).rounded(kind).packed(Target(weight_OI.dtype, weight_OI.device, is_packed=True))

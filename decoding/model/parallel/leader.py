@@ -31,7 +31,7 @@ from decoding.model.device.capture import Capture, capture_on
 from decoding.model.device.graph_runner import BUCKETS, GraphRunner
 from decoding.model.device.runner import Forward, Progress, Runner, silent
 from decoding.model.parallel.collectives import Ranks
-from decoding.model.parallel.orders import Order, arrays_of, written
+from decoding.model.parallel.follower import Order, arrays_of, written
 from decoding.model.parallel.ring import ReaderEnd, RingWriter, Words, new_memory
 from decoding.model.parallel.shards import check_divisible, load_share
 from decoding.model.refusal import refusing

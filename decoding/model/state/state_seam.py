@@ -22,10 +22,9 @@ from decoding.cache.batch import StepBatch
 from decoding.cache.state_pool import SequenceState
 from decoding.core.tree import IntArray
 from decoding.kernels.cpu.states.order import Walk
-from decoding.model.rowwise.row_safe import RowSafeActivation
-from decoding.model.state.compiled import CompiledWalk, fits
+from decoding.model.replacing.replacer import Replaced
+from decoding.model.replacing.row_safe import RowSafeActivation
 from decoding.model.state.convolution import convolve, slide
-from decoding.model.state.reference import Job, ReferenceWalk
 from decoding.model.state.rule_rows import RuleRows, delta_rows, mamba_1_rows, mamba_2_rows
 from decoding.model.state.sites import (
     CONVOLUTION,
@@ -38,7 +37,7 @@ from decoding.model.state.sites import (
     head_width,
     state_shape,
 )
-from decoding.model.state.step_walk import StepWalk, chain_walk, walk_of
+from decoding.model.state.walk import CompiledWalk, Job, ReferenceWalk, StepWalk, chain_walk, fits, walk_of
 
 # Shape suffixes: N tokens and padding, M tokens of the step, C channels, W inputs that a convolution looks back at,
 # H heads, V value width, B segments.
@@ -69,10 +68,11 @@ class KeptStep:
 
 
 class StateSeam:
-    """names: of the model's sites. sites: in calling order. device: that the model runs on."""
+    """names: of the model's sites. sites: in calling order. device: that the model runs on. replaced: for a report."""
 
     def __init__(self, names: Names, sites: list[Site], device: torch.device) -> None:
         self.shape = state_shape(sites)
+        self.replaced = Replaced("calls of states answered", len(sites), tuple(sites))
         self._names, self._sites = names, sites
         is_compiled = device.type == "cpu" and fits(self.shape.matrices)
         self._walk: Walking = CompiledWalk() if is_compiled else ReferenceWalk()

@@ -29,16 +29,21 @@ OF_HIDDEN = {"hidden_norm.weight": "input_layernorm.weight", "input_layernorm.we
 
 def most_frequent_tokens(answers: Iterable[NDArray[np.int32]], num_tokens: int, size: int) -> Tensor:
     """int64 [W], ascending: the `size` most frequent tokens of the answers, of equally frequent ones the lower ids."""
+    kept_W = np.sort(np.argsort(-counts_of(answers, num_tokens), kind="stable")[:size])
+    return torch.from_numpy(kept_W.astype(np.int64))
+
+
+def counts_of(answers: Iterable[NDArray[np.int32]], num_tokens: int) -> NDArray[np.int64]:
+    """int64 [V]: how often the answers hold each token."""
     counts_V = np.zeros(num_tokens, np.int64)
     for tokens in answers:
         np.add.at(counts_V, tokens, 1)
-    kept_W = np.sort(np.argsort(-counts_V, kind="stable")[:size])
-    return torch.from_numpy(kept_W.astype(np.int64))
+    return counts_V
 
 
 def new_head(target: OnlineTarget, target_ids_W: Tensor, seed: int) -> EagleHead:
     """A float32 head for a target, on its device. target_ids_W: int64, ascending, the tokens that the head drafts."""
-    embeddings_VE = target.model.embeddings.detach()
+    embeddings_VE = target.model.shared.embeddings.detach()
     config = HeadConfig(
         layer=layer_for(target.config, embeddings_VE.shape[0]),
         draft_vocab_size=len(target_ids_W),
@@ -50,16 +55,16 @@ def new_head(target: OnlineTarget, target_ids_W: Tensor, seed: int) -> EagleHead
     head.use_vocabulary(target_ids_W)
     with torch.no_grad():
         head.lm_head.weight.copy_(target.output_VE[target_ids_W.to(target.output_VE.device)])
-        if target.output_scale_E is not None:
-            head.norm.weight.copy_(target.output_scale_E)
         begin_as_target(head, target)
     return head.to(embeddings_VE.device)
 
 
 def begin_as_target(head: EagleHead | BlockHead, target: OnlineTarget) -> None:
-    """Let a new head's layers begin as the target's last ones, on the highest of its features. Parts that have other
-    names or shapes than Llama's stay as they are."""
+    """Let a new head's norm and layers begin as the target's last ones, on the highest of its features. Parts that have
+    other names or shapes than Llama's stay as they are."""
     width = head.config.width
+    if target.output_scale_E is not None:
+        head.norm.weight.copy_(target.output_scale_E)
     head.fc.weight.mul_(SMALL)
     head.fc.weight[:, -width:] += torch.eye(width)
     for layer, found in zip(reversed(head.layers), reversed(target.last_layers), strict=False):

@@ -97,7 +97,7 @@ def load_heads(
     job: Job, target: OnlineTarget, answers: Sequence[Answer]
 ) -> tuple[EagleHead | BlockHead, EagleHead | None]:
     """The head to train, and GTO's frozen reference. Raises ConfigError if a start head is missing or does not fit."""
-    embeddings_VE = target.model.embeddings.detach()
+    embeddings_VE = target.model.shared.embeddings.detach()
     if job.options.objective == "block":
         if job.start is None:
             mask = rarest_token([answer.tokens for answer in answers], embeddings_VE)

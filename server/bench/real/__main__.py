@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from decoding.bench.machine import describe_machine
+from decoding.bench.progress import bars_on
 from decoding.bench.tables.report import command_line
 from decoding.core.files.output import check_output, is_json_of
 from decoding.training.public_prompts import Prompt, read_prompts
@@ -85,8 +85,7 @@ async def _measure(options: RealOptions, console: Console, given: Sequence[str],
     if options.out is not None and not options.is_anew:
         run = resume(options.out, run)
     tasks = [task for task in _tasks(options) if not run.of(task.setting).keys() >= set(methods)]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bars:
+    with bars_on(console) as bars:
         num_replies = sum(len(task.prompts) for task in tasks) * options.rounds * len(methods) * len(servers)
         bar = bars.add_task("replies", total=num_replies)
         rounds = Rounds(options, servers, methods, lambda: bars.advance(bar))

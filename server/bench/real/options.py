@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from decoding.bench.options import floats, names, numbers, positive
 from decoding.training.public_prompts import PROMPT_SETS
 from server.bench.options import split_servers
 
@@ -71,35 +72,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--url", action="append", default=[], help="a running server with a chat template; given again: a second one")
     add("--api-key", help="sent to all servers")
     add("--data", type=Path, required=True, metavar="FOLDER", help=f"has {files}; what is missing is left out")
-    add("--workloads", type=_names, default=tuple(PROMPT_SETS), help=f"default {','.join(PROMPT_SETS)}")
-    add("--methods", type=_names, help=f"default: of {','.join(METHODS)} those that the server has")
-    add("--temperatures", type=_floats, default=TEMPERATURES, help="default 0,0.7,1")
-    add("--at-once", type=_numbers, default=AT_ONCE, help="numbers of requests at once (default 1,4,16)")
-    add("--prompts", type=_positive, default=12, help="of each workload, spread evenly over its file (default 12)")
-    add("--rounds", type=_positive, default=1, help="how often all of it is asked, with new sessions (default 1)")
-    add("--max-tokens", type=_positive, default=160, help="most tokens of a reply (default 160)")
+    add("--workloads", type=names, default=tuple(PROMPT_SETS), help=f"default {','.join(PROMPT_SETS)}")
+    add("--methods", type=names, help=f"default: of {','.join(METHODS)} those that the server has")
+    add("--temperatures", type=floats, default=TEMPERATURES, help="default 0,0.7,1")
+    add("--at-once", type=numbers, default=AT_ONCE, help="numbers of requests at once (default 1,4,16)")
+    add("--prompts", type=positive, default=12, help="of each workload, spread evenly over its file (default 12)")
+    add("--rounds", type=positive, default=1, help="how often all of it is asked, with new sessions (default 1)")
+    add("--max-tokens", type=positive, default=160, help="most tokens of a reply (default 160)")
     add("--seed", type=int, default=1, help="of every reply")
     add("--name", help="what tables call the model; default: its own name, with its draft model's")
     add("--note", default="", help="kept with the figures, such as the commits of both servers")
     add("--out", type=Path, help="a JSON file that is written after every row, and that a later call goes on with")
     add("--anew", action="store_true", dest="is_anew", help="replace what --out has of this model")
     return parser
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _floats(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in _names(text))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(_positive(part) for part in _names(text))
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from decoding.bench.tables.table import UNKNOWN, Table
 from decoding.training.public_prompts import PROMPT_SETS
 from server.bench.real.figures import AUTO, NONE, Ratio, Row, Run, Setting
-from server.bench.real.goals import missed, verdict
-from server.bench.report import UNKNOWN, Table
+from server.bench.real.goals import missed_median, verdict
 
 PICTURE = "real_models.svg"
 SETTING = ("workload", "T", "at once")
+MISSED = "*"  # marks a row that misses a goal
 
 
 def run_table(run: Run) -> Table:
     """A row for each setting: how many times as fast as plain decoding each method is, and its τ; and how `auto` is
-    beside the best of the others."""
+    beside the best of the others, with a star where it misses a goal."""
     methods = [method for method in dict.fromkeys(row.method for row in run.rows) if method != NONE]
     head = (*SETTING, "none, tokens/s", *methods, "auto × best", "differ from none")
     return Table(head, [_cells(run, setting, methods) for setting in in_order(run)])
@@ -43,6 +44,7 @@ def _cells(run: Run, setting: Setting, methods: Sequence[str]) -> tuple[str, ...
     rows, told = run.of(setting), verdict(run, setting)
     plain = f"{rows[NONE].speed.tokens_per_second:.1f}" if NONE in rows else UNKNOWN
     best = UNKNOWN if told is None or told.over_best is None else f"{told.over_best:.2f} ({told.best})"
+    best += MISSED if told and told.misses else ""
     compared = [row.to_plain for row in rows.values() if row.to_plain and row.to_plain.of]
     differ = f"{sum(one.differ for one in compared)} of {sum(one.of for one in compared)}" if compared else UNKNOWN
     return (*_titles(setting), plain, *(_method_cell(rows.get(method)) for method in methods), best, differ)
@@ -98,13 +100,10 @@ def _section(run: Run) -> str:
     replies = f"{prompts}{run.rounds} round(s), at most {run.max_tokens} tokens a reply"
     note = f" {run.note}" if run.note else ""
     made = f"`{run.command}` on {run.machine}; {replies}; gander {' against '.join(run.versions)}.{note}"
-    parts = [f"### {run.model}, {run.weights}", made, run_table(run).markdown()]
+    parts = [f"### {run.model}, {run.weights}", made, run_table(run).folded("at once", "differ from none")]
     if any(row.against for row in run.rows):
-        parts.append(against_table(run).markdown())
-    misses = missed(run)
-    if misses:
-        parts.append("Goals that are missed:\n\n" + "\n".join(f"- {sentence}" for sentence in misses))
-    return "\n\n".join(parts)
+        parts.append(against_table(run).folded("at once"))
+    return "\n\n".join([*parts, *missed_median(run)])
 
 
 def _plain_rate(run: Run) -> str:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decoding.core.stats import RequestStats
+from server.engine_client.replies import PromptRun
 from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta, TokenNews
-from server.generation.events import FoldedChoice
+from server.generation.events import FoldedChoice, Prompts, progress_comment, prompt_progress
 from server.generation.logprobs import TokenNames, prompt_logprobs, said_logprobs
 from server.generation.report import speculation_report
 from server.generation.trace import trace
@@ -63,6 +64,11 @@ class ChatSerializer:
             last["finish_reason"] = finish_reason(delta.finish_reason, index in self._calling)
             self._add_report(last, delta.stats)
             yield self._chunk(last, usage)
+
+    def silence(self, prompts: Prompts) -> bytes:
+        if not (prompts and self.body.return_progress):
+            return progress_comment(prompts)
+        return b"".join(self._progress_chunk(index, run) for index, run in prompts.items())
 
     def ending(self, outcome: UsageCount | ApiError) -> Iterable[bytes]:
         if isinstance(outcome, ApiError):
@@ -145,6 +151,9 @@ class ChatSerializer:
         if options.include_usage:
             chunk["usage"] = usage.usage() if options.continuous_usage_stats else None
         return frame(chunk)
+
+    def _progress_chunk(self, index: int, run: PromptRun) -> bytes:
+        return frame(self._empty_chunk([_chunk_choice(index, {})]) | {"prompt_progress": prompt_progress(run)})
 
     def _empty_chunk(self, choices: list[ChatChunkChoice]) -> ChatCompletionChunk:
         return {

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from decoding.core.stats import RequestStats
 from decoding.core.token_logprobs import TokenLogprobs
+from server.engine_client.replies import PromptRun
 from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta, TokenNews
-from server.generation.events import FoldedChoice
+from server.generation.events import FoldedChoice, Prompts, progress_comment, prompt_progress
 from server.generation.logprobs import TokenNames, completion_logprobs, prompt_logprobs, prompt_news, with_top
 from server.generation.report import speculation_report
 from server.generation.trace import trace
@@ -38,6 +39,11 @@ class CompletionSerializer:
         if options.include_usage:
             chunk["usage"] = usage.usage() if options.continuous_usage_stats else None
         yield frame(chunk)
+
+    def silence(self, prompts: Prompts) -> bytes:
+        if not (prompts and self.body.return_progress):
+            return progress_comment(prompts)
+        return b"".join(self._progress_chunk(index, run) for index, run in prompts.items())
 
     def ending(self, outcome: UsageCount | ApiError) -> Iterable[bytes]:
         if isinstance(outcome, ApiError):
@@ -107,6 +113,10 @@ class CompletionSerializer:
         if self.body.speculation.report and stats is not None:
             choice["speculation"] = speculation_report(stats)
         return choice
+
+    def _progress_chunk(self, index: int, run: PromptRun) -> bytes:
+        choice = self._choice(index, "", None, None, None)
+        return frame(self._reply([choice]) | {"prompt_progress": prompt_progress(run)})
 
     def _reply(self, choices: list[CompletionChoice]) -> Completion:
         return {

@@ -8,7 +8,8 @@ from itertools import groupby
 
 from server.endpoints.thoughts import thought_in
 from server.http.errors import require_at_most
-from server.schemas.anthropic import ContentBlock, CountRequest, MessageTool, ResultPart, Role
+from server.schemas.anthropic import CountRequest, MessageTool
+from server.schemas.anthropic_messages import ContentBlock, ResultPart, Role
 from server.schemas.chat import ChatRequest
 from server.schemas.generation import SamplingRequest, StreamOptions
 from server.schemas.messages import MAX_CALLS, CalledFunction, ChatMessage, MessageToolCall

@@ -19,7 +19,6 @@ from server.generation.prepare import prepare
 from server.http.body import takes
 from server.http.errors import naming, require_at_most
 from server.http.sender import sender_of
-from server.http.sse import event_frame
 from server.prompts.served_model import ServedModel
 from server.schemas.anthropic import CountRequest, MessageRequest
 from server.schemas.anthropic_replies import MessageErrorReply, MessageReply, TokenCount
@@ -44,7 +43,6 @@ async def create_message(request: Request) -> Response:
     with naming(names_of(body)):
         chat = await render_chat(request, lambda: chat_request(body), service, model)
         call = await service.work_on(request, lambda: prepare(chat.body, _options(body, chat, model), model, sender))
-        call = replace(call, keep_alive=event_frame({"type": "ping"}))
         serializer = MessageSerializer(call, body, service.settings.prefix_cache)
         return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
 

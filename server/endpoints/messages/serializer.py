@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from server.endpoints.messages.blocks import MessageBlocks
 from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta
-from server.generation.events import FoldedChoice
+from server.generation.events import FoldedChoice, Prompts
 from server.generation.report import speculation_report
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError
@@ -16,6 +16,8 @@ from server.http.sse import event_frame
 from server.schemas.anthropic import MessageRequest
 from server.schemas.anthropic_replies import MessageEvent, MessageReply, MessageUsage, ReplyBlock, StopReason
 from server.schemas.replies import Usage
+
+PING = event_frame({"type": "ping"})
 
 
 @dataclass(slots=True)
@@ -36,6 +38,9 @@ class MessageSerializer:
             yield event_frame({"type": "message_start", "message": begun})
         for part in delta.parts:
             yield from map(event_frame, self._blocks.add(part))
+
+    def silence(self, prompts: Prompts) -> bytes:  # noqa: ARG002
+        return PING
 
     def ending(self, outcome: UsageCount | ApiError) -> Iterable[bytes]:
         if isinstance(outcome, ApiError):

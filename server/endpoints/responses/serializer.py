@@ -11,7 +11,7 @@ from decoding.core.stats import RequestStats
 from server.endpoints.responses.items import ResponseItems
 from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta
-from server.generation.events import FoldedChoice
+from server.generation.events import FoldedChoice, Prompts, progress_comment
 from server.generation.logprobs import TokenNames, said_logprobs
 from server.generation.report import speculation_report
 from server.generation.usage import UsageCount
@@ -44,6 +44,9 @@ class ResponseSerializer:
             yield event_frame(self._items.event("created", response=self._response("in_progress")))
             yield event_frame(self._items.event("in_progress", response=self._response("in_progress")))
         yield from map(event_frame, self._grow(delta))
+
+    def silence(self, prompts: Prompts) -> bytes:
+        return progress_comment(prompts)
 
     def ending(self, outcome: UsageCount | ApiError) -> Iterable[bytes]:
         if isinstance(outcome, ApiError):

@@ -13,6 +13,7 @@ export class Generation {
   reasoning = "";
   trace = new Trace();
   arrivals = []; // {ms since the request was sent, tokens known by then}
+  promptShare = null; // how much of a long prompt has been read; null before, and once the reply begins
   finishReason = null;
   milliseconds = 0;
 
@@ -34,13 +35,19 @@ export class Generation {
     try {
       for await (const chunk of stream(PATHS[kind], body, signal)) {
         this.milliseconds = performance.now() - started;
+        this.#read(chunk.prompt_progress);
         for (const choice of chunk.choices) this.#take(choice);
         onChunk(this);
       }
     } finally {
       this.milliseconds = performance.now() - started;
+      this.promptShare = null;
     }
     return this;
+  }
+
+  #read(progress) {
+    this.promptShare = progress ? progress.processed / progress.total : null;
   }
 
   #take(choice) {
@@ -59,6 +66,6 @@ export class Generation {
 export function bodyOf(kind, asked, settings, speculation = {}) {
   const { temperature, seed, maxTokens, method, maxNodes } = settings;
   const drafting = { method, trace: "trees", ...(maxNodes && method !== "none" ? { max_nodes: maxNodes } : {}) };
-  const body = { temperature, seed, max_tokens: maxTokens, speculation: { ...drafting, ...speculation } };
+  const body = { temperature, seed, max_tokens: maxTokens, return_progress: true, speculation: { ...drafting, ...speculation } };
   return kind === "chat" ? { messages: asked, ...body } : { prompt: asked, ...body };
 }

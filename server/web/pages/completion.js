@@ -12,6 +12,7 @@ import { plural } from "../elements/figures.js";
 import { Notices } from "../elements/notices.js";
 import { paced } from "../elements/pace.js";
 import { preparePrompt } from "../elements/prompt_box.js";
+import { ReadingBar } from "../elements/reading_bar.js";
 import { RunButton } from "../elements/run_button.js";
 import { EXAMPLES } from "./examples.js";
 
@@ -26,6 +27,8 @@ export class CompletionView {
     this.prompt = part(root, "prompt");
     this.reply = part(root, "reply");
     this.note = part(root, "note");
+    this.reading = new ReadingBar();
+    this.reply.before(this.reading.root);
     this.button = new RunButton(part(root, "run"), this, engine);
     this.legend = new Legend(part(root, "legend"), root);
     this.inspector = new Inspector(part(root, "inspector"), root);
@@ -51,6 +54,7 @@ export class CompletionView {
     this.legend.show(generation.trace);
     const showText = paced(() => text.show(), REST);
     const onChunk = () => {
+      this.reading.show(generation.promptShare);
       showText();
       this.inspector.update();
       this.legend.show(generation.trace);
@@ -63,6 +67,8 @@ export class CompletionView {
       announce(`${plural(generation.trace.tokens.length, "token")}. ${this.note.textContent}`);
     } catch (error) {
       this.notices.tell(error, () => this.#continue());
+    } finally {
+      this.reading.show(null);
     }
   }
 }

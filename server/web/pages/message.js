@@ -2,6 +2,7 @@
 
 import { element } from "../elements/element.js";
 import { paced } from "../elements/pace.js";
+import { ReadingBar } from "../elements/reading_bar.js";
 import { show } from "./markdown.js";
 
 const REST = 50; // milliseconds between two renderings
@@ -15,14 +16,16 @@ export class ReplyMessage {
   #isStale = false;
   #onShown = null;
 
-  /** source: {text, reasoning, trace}, which may still grow. */
+  /** source: {text, reasoning, trace, promptShare}, which may still grow. */
   constructor(source) {
     this.source = source;
     this.text = element("div", { class: "markdown" });
     this.reasoning = element("div", { class: "reasoning-text" });
     this.fold = element("details", { class: "reasoning", hidden: true }, element("summary", {}, "Reasoning"), this.reasoning);
     this.end = element("p", { class: "hint end" });
-    this.root = element("article", { class: "message assistant", "aria-label": "Reply" }, this.fold, this.text, this.end);
+    this.reading = new ReadingBar();
+    const parts = [this.reading.root, this.fold, this.text, this.end];
+    this.root = element("article", { class: "message assistant", "aria-label": "Reply" }, ...parts);
   }
 
   /** Show what has come, soon. onShown: afterwards. */
@@ -40,8 +43,9 @@ export class ReplyMessage {
 
   /** Show everything now. */
   render() {
-    const { text, reasoning, trace } = this.source;
+    const { text, reasoning, trace, promptShare = null } = this.source;
     this.#isStale = false;
+    this.reading.show(promptShare);
     this.fold.hidden = !reasoning;
     this.reasoning.textContent = reasoning;
     show(this.text, text, trace);

@@ -114,7 +114,7 @@ def test_other_tokens_fail_the_command_and_are_not_kept(
     file = tmp_path / "heads.json"
     (known,) = raw(tmp_path)["findings"]
     file.write_text(file.read_text(encoding="utf-8").replace(known["replies"], "0" * 16), encoding="utf-8")
-    monkeypatch.setattr("decoding.bench.comparison.same_tokens", lambda *_: False)
+    monkeypatch.setattr("decoding.bench.heads.__main__.same_tokens", lambda *_: False)
     assert run(folder, tmp_path, *contenders(folder, another="fresh"), "--no-timing", "--temperatures", "0") == 1
     assert run(folder, tmp_path, *contenders(folder, another="fresh"), "--no-tau", "--temperatures", "0") == 1
     assert len(raw(tmp_path)["findings"]) == 1
@@ -123,7 +123,6 @@ def test_other_tokens_fail_the_command_and_are_not_kept(
 def figures(tokens: int, forwards: int, *rates: float) -> Figures:
     return Figures(
         label="any",
-        budget=None,
         tokens=tokens,
         forwards=forwards,
         drafted=0,

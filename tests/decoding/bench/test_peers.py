@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 from rich.console import Console
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from decoding.bench.peers import __main__ as command
 from decoding.bench.peers.gate import SAMPLE_SECONDS, IdleGate, MachineBusy, ProcessorTimes, read_processor_times
@@ -25,9 +26,6 @@ from decoding.bench.peers.peer_process import (
 )
 from decoding.bench.peers.rounds import Ask, Rounds, Row, Setting, agreement
 from decoding.bench.peers.tables import render_drafted, render_plain
-from decoding.bench.targets import NUM_LAYERS, widen_evenly
-from decoding.drafting.eagle.checkpoint import save_head
-from tests.heads import new_head
 from tests.models import VOCAB_SIZE, tiny
 
 # Counts upwards from the prompt's last token; asked to draft, it fails in one way or another.
@@ -208,24 +206,13 @@ def test_nobody_to_measure_is_told_on_the_page() -> None:
     assert "- int8: other is left out: none" in page
 
 
-def test_an_evenly_widened_model_is_a_folder_that_says_the_same(tmp_path: Path) -> None:
-    narrow = tiny("llama", 3).eval()
-    wide = widen_evenly(narrow, 10 * narrow.num_parameters())
-    assert wide.num_parameters() == pytest.approx(10 * narrow.num_parameters(), rel=0.02)
-    wide.save_pretrained(tmp_path)
-    loaded = type(wide).from_pretrained(tmp_path).eval()
-    assert len(loaded.model.layers) == NUM_LAYERS
-    ids = torch.arange(40)[None] % VOCAB_SIZE
-    with torch.inference_mode():
-        torch.testing.assert_close(loaded(ids).logits, narrow(ids).logits, atol=1e-5, rtol=1e-5)
-    with pytest.raises(ValueError, match="cannot be widened to"):
-        widen_evenly(narrow, narrow.num_parameters())
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     tiny("llama", 3).save_pretrained(folder)
+    Tokenizer(WordLevel({f"w{token}": token for token in range(VOCAB_SIZE)}, unk_token="w0")).save(
+        str(folder / "tokenizer.json")
+    )
     return folder
 
 
@@ -236,11 +223,10 @@ def asked_of(model: Path, dtype: str) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_our_adapter_and_that_of_transformers_give_the_same_tokens(model: Path) -> None:
-    save_head(new_head(tiny("llama", 3).get_input_embeddings().weight), model / "head", "tiny")
-    given = asked_of(model, "float32") | {"draft_head": str(model / "head")}
+    given = asked_of(model, "float32") | {"draft_model": str(model)}
     ours, theirs = (runpy.run_path(str(command.ADAPTERS[name]))["Peer"](given) for name in ("gander", "transformers"))
-    assert ours.draftings == ["plain", "prompt lookup", "auto", "draft head"]
-    assert theirs.draftings == ["plain", "prompt lookup"]
+    assert ours.draftings == ["plain", "prompt lookup", "draft model", "auto"]
+    assert theirs.draftings == ["plain", "prompt lookup", "assistant model"]
     asked = {"prompt": [5, 9, 5, 9, 5, 9], "max_tokens": 12, "end_tokens": []}
     moments: list[float] = []
     replies = [
@@ -273,9 +259,10 @@ def test_the_command_writes_a_page_and_says_who_is_missing(tmp_path: Path, model
     found = command.Contenders({"gander": scripted, "other": scripted}, {"other": "/nowhere/python"})
     assert command.PeersComparison(command.parse(given), found, "the command", Console(quiet=True), tmp_path).run() == 0
     page = (tmp_path / "peers.md").read_text()
-    assert page.count("| float32 | gander |") == 1
-    assert "- float32: other is left out, since it is not installed: /nowhere/python cannot be started" in page
-    assert json.loads((tmp_path / "peers.json").read_text())["plain"]["figures"][0]["rows"][0]["peer"] == "gander"
+    assert page.count(f"| {model.name}, float32 | gander |") == 1
+    assert "other is left out, since it is not installed: /nowhere/python cannot be started" in page
+    figures = json.loads((tmp_path / "peers.json").read_text())[f"{model.name} plain"]["figures"]
+    assert figures[0]["rows"][0]["peer"] == "gander"
 
 
 def test_a_part_or_peer_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

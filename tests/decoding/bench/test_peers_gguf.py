@@ -12,7 +12,7 @@ from rich.console import Console
 from transformers import AutoTokenizer
 
 from decoding.bench.peers import __main__ as command
-from decoding.bench.peers.gguf_asks import GgufAsks
+from decoding.bench.peers.asks import ModelAsks
 from decoding.bench.peers.options import ADAPTERS, parse
 from decoding.bench.peers.peer_process import PeerAnswer, PeerOptions
 from decoding.bench.peers.perplexity import score
@@ -61,7 +61,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_a_file_is_asked_through_its_own_template_and_tokenizer(file: Path, tmp_path: Path) -> None:
-    asks = GgufAsks(file)
+    asks = ModelAsks(file)
     ask = asks.chats([Prompt(("hi", "and then"))], 5)
     tokenizer = AutoTokenizer.from_pretrained(folder_of(str(file)))
     assert [tokenizer.decode(prompt) for prompt in ask.prompts] == ["<s>user: hi\n"]
@@ -72,8 +72,8 @@ def test_a_file_is_asked_through_its_own_template_and_tokenizer(file: Path, tmp_
     assert [tokenizer.decode(window) for window in windows] == ["zzzz", "z\nyy", "yyyy"]
     with pytest.raises(ConfigError, match="has 13 tokens, less than one window of 14"):
         asks.windows(text, 13, 14)
-    with pytest.raises(ConfigError, match="is no GGUF file"):
-        GgufAsks(tmp_path)
+    with pytest.raises(ConfigError, match="no GGUF file"):
+        ModelAsks(text)
 
 
 def test_each_file_has_sections_of_its_own(file: Path, scripted: Path, data: Path, tmp_path: Path) -> None:
@@ -117,8 +117,11 @@ def test_a_drafted_reply_with_another_token_is_counted() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (("--text", "t"), "need --gguf"),
-        (("perplexity",), "need --gguf"),
+        (("--text", "t"), "--text needs --gguf"),
+        (("--data", "d"), "need --model or --gguf"),
+        (("--model", "m", "--gguf", "g"), "takes the place of --model"),
+        (("perplexity",), "perplexity --text"),
+        (("drafted",), "the part drafted needs --data"),
         (("drafted", "--gguf", "g"), "the part drafted needs --data"),
         (("perplexity", "--gguf", "g"), "perplexity --text"),
     ],
@@ -132,7 +135,8 @@ def test_options_that_do_not_go_together_are_told(
 
 
 def test_the_parts_are_those_that_the_options_allow() -> None:
-    assert parse(()).parts == ["plain", "drafted"]
+    assert parse(()).parts == ["plain"]
+    assert parse(("--model", "m", "--data", "d")).parts == ["plain", "drafted"]
     assert parse(("--gguf", "g")).parts == ["plain"]
     assert parse(("--gguf", "g", "--data", "d", "--text", "t")).parts == ["plain", "drafted", "perplexity"]
 

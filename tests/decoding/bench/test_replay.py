@@ -10,12 +10,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from decoding.bench.__main__ import main
-from decoding.bench.contestant import EngineContestant, Task
+from decoding.bench.contestant import Contestant
 from decoding.bench.replay import __main__ as replay
-from decoding.bench.replay.rows import CHAIN, Row, measure_row, way_of
+from decoding.bench.replay.rows import Row, measure_row, way_of
 from decoding.bench.replay.tables import differing, render
-from decoding.bench.scripts import Script, Turn, load_script, most_used_name, prompt_of
-from decoding.bench.workload import PromptChoice
+from decoding.bench.workload import PromptChoice, Workload, load_workload
 from decoding.config import EngineConfig
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
@@ -37,10 +36,10 @@ def engine() -> Engine:
     return start_engine(TargetModel.from_model(tiny("llama", 3), config), config)
 
 
-def repetition(num_turns: int, **options: object) -> Script:
+def repetition(num_prompts: int) -> Workload:
     pattern = np.random.default_rng(0).integers(3, VOCAB_SIZE, 8)
-    turns = tuple(Turn(np.tile(np.roll(pattern, shift), 5).astype(np.int32), shift) for shift in range(num_turns))
-    return Script(name="repetition", turns=turns, max_tokens=40, **options)  # type: ignore[arg-type]
+    prompts = tuple(np.tile(np.roll(pattern, shift), 5).astype(np.int32) for shift in range(num_prompts))
+    return Workload("repetition", prompts, max_tokens=40)
 
 
 def row(method: str, nodes: int, tokens: int, fingerprint: int = 1) -> Row:
@@ -59,15 +58,15 @@ def row(method: str, nodes: int, tokens: int, fingerprint: int = 1) -> Row:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_every_method_gives_the_tokens_of_none_within_its_budget(engine: Engine, temperature: float) -> None:
-    script = repetition(3)
-    plain = measure_row(engine, script, temperature, way_of("none"), 0)
+    workload = repetition(3)
+    plain = measure_row(engine, workload, temperature, way_of("none"), 0)
     assert (plain.tau, plain.nodes_per_step) == (1.0, 0.0)
-    for label in ("spine", "stand", "recycle", "lookup", "suffix", CHAIN, "auto"):
-        found = measure_row(engine, script, temperature, way_of(label), 4)
+    for label in ("spine", "stand", "recycle", "lookup", "suffix", "suffix-branches", "auto"):
+        found = measure_row(engine, workload, temperature, way_of(label), 4)
         assert (found.tokens, found.fingerprint) == (plain.tokens, plain.fingerprint), label
         assert found.nodes_per_step <= 4
         assert found.accepted <= found.drafted
-    assert measure_row(engine, script, 0.0, way_of("suffix"), 32).tau > 1.2, "a text that repeats itself"
+    assert measure_row(engine, workload, 0.0, way_of("suffix"), 32).tau > 1.2, "a text that repeats itself"
 
 
 def test_a_row_is_the_same_whenever_it_is_measured(engine: Engine) -> None:
@@ -76,48 +75,15 @@ def test_a_row_is_the_same_whenever_it_is_measured(engine: Engine) -> None:
 
 
 def test_a_prediction_is_drafted_from(engine: Engine) -> None:
-    script = repetition(1)
-    plain = engine_reply(engine, script)
-    predicted = replace(script, turns=(replace(script.turns[0], prediction=plain),))
+    workload = repetition(1)
+    (task,) = workload.tasks(0.0)
+    plain = Contestant(engine, "none", way_of("none").at(0)).answer(task).tokens
+    predicted = replace(workload, predictions=(plain,))
     assert measure_row(engine, predicted, 0.0, way_of("spine"), 16).tau > 3
 
 
-def engine_reply(engine: Engine, script: Script) -> np.ndarray:
-    task = Task(prompt=script.turns[0].tokens, max_tokens=script.max_tokens, temperature=0.0, seed=0)
-    return EngineContestant(engine, "none", way_of("none").at(0)).answer(task).tokens
-
-
-def test_a_chat_goes_on_from_prompts_and_replies(tokenizer: Tokenizer) -> None:
-    script = load_script("chat", tokenizer, CHOICE)
-    assert script is not None
-    assert [turn.goes_on for turn in script.turns] == [False] + [True] * 5
-    first, reply = script.turns[0].tokens, np.array([7, 8], np.int32)
-    asked = prompt_of(script.turns[1], [first, reply], 1000)
-    assert asked.tolist() == [*first, 7, 8, *script.turns[1].tokens]
-    assert prompt_of(script.turns[1], [first, reply], 5).tolist() == asked[-5:].tolist()
-
-
-def test_an_edit_asks_for_a_renamed_program_and_expects_the_old_one(tokenizer: Tokenizer) -> None:
-    script = load_script("edit", tokenizer, CHOICE)
-    assert script is not None
-    assert len(script.turns) == 2
-    for turn in script.turns:
-        prompt, prediction = (tokenizer.decode(ids.tolist()) for ids in (turn.tokens, turn.prediction))
-        beginning, found, renamed = prompt.partition(prediction.rstrip())
-        assert found
-        assert f"{most_used_name(beginning + found)}_now" in renamed
-
-
-def test_samples_are_of_one_problem_and_drawn_only(tokenizer: Tokenizer) -> None:
-    script = load_script("samples", tokenizer, CHOICE)
-    assert script is not None
-    assert script.is_sampled
-    assert len({turn.tokens.tobytes() for turn in script.turns}) == 1
-    assert sorted(turn.seed for turn in script.turns) == list(range(12))
-
-
-def test_a_file_that_is_not_there_is_no_script(tokenizer: Tokenizer) -> None:
-    assert load_script("humaneval", tokenizer, CHOICE) is None
+def test_a_file_that_is_not_there_is_no_workload(tokenizer: Tokenizer) -> None:
+    assert load_workload("humaneval", tokenizer, CHOICE) is None
 
 
 def test_tables_say_who_is_longest_who_is_behind_and_whose_tokens_differ() -> None:
@@ -126,7 +92,7 @@ def test_tables_say_who_is_longest_who_is_behind_and_whose_tokens_differ() -> No
     assert "| spine | **2.50** / 8.0 | 3.00 / 32.0 |" in text
     assert "| auto | 2.40 / 8.0 | **3.10** / 32.0 |" in text
     assert "at 1 of 2 places" in text
-    assert "| code | 0 | 8 | 2.40 | spine 2.50 | 0.960 |" in text
+    assert "| code, 0, 8 | 2.40 | spine 2.50 | 0.960 |" in text
     assert "differ" not in text
     wrong = [*rows, row("lookup", 8, 250, fingerprint=2)]
     assert [each.method for each in differing(wrong)] == ["lookup"]
@@ -138,15 +104,15 @@ def test_the_command_keeps_every_row_and_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "rows.json"
-    given = ["replay", "--workloads", "code,random", "--temperatures", "0", "--prompts", "1", "--max-tokens", "16"]
+    given = ["replay", "--workloads", "code,stories", "--temperatures", "0", "--prompts", "1", "--max-tokens", "16"]
     given += ["--out", str(out)]
     assert main([*given, "--methods", "spine", "--budgets", "2"]) == 0
     first = json.loads(out.read_text(encoding="utf-8"))["rows"]
     assert [(each["method"], each["workload"], each["nodes"]) for each in first] == [
         ("none", "code", 0),
-        ("none", "random", 0),
+        ("none", "stories", 0),
         ("spine", "code", 2),
-        ("spine", "random", 2),
+        ("spine", "stories", 2),
     ]
     measured: list[str] = []
 
@@ -174,9 +140,18 @@ def test_a_public_question_is_asked_through_the_chat_template(tokenizer: Tokeniz
         asked.append(text)
         return [5, 6, 7]
 
-    script = load_script("gsm8k", tokenizer, replace(CHOICE, data=tmp_path, chat=chat))
-    assert script is not None
-    assert [turn.tokens.tolist() for turn in script.turns] == [[5, 6, 7]] * CHOICE.count
+    workload = load_workload("gsm8k", tokenizer, replace(CHOICE, data=tmp_path, chat=chat))
+    assert workload is not None
+    assert [prompt.tolist() for prompt in workload.prompts] == [[5, 6, 7]] * CHOICE.count
     assert all(text.startswith("How many?") for text in asked)
-    assert load_script("gsm8k", tokenizer, replace(CHOICE, data=tmp_path)) is None  # no template
-    assert load_script("mt_bench", tokenizer, replace(CHOICE, data=tmp_path, chat=chat)) is None  # no file
+    assert load_workload("gsm8k", tokenizer, replace(CHOICE, data=tmp_path)) is None  # no template
+    assert load_workload("mt_bench", tokenizer, replace(CHOICE, data=tmp_path, chat=chat)) is None  # no file
+
+
+def test_an_edit_expects_the_old_program(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    program = "def add(first, second):\n    return first + second"
+    (tmp_path / "classeval.jsonl").write_text(json.dumps({"reference": program}))
+    workload = load_workload("edit", tokenizer, replace(CHOICE, data=tmp_path, chat=lambda _: [5]))
+    assert workload is not None
+    (task,) = workload.tasks(0.7)
+    assert tokenizer.decode(task.prediction.tolist()) == f"```python\n{program}\n```"

@@ -82,7 +82,7 @@ def _of_draft_model() -> Rounds:
 
 def _of_head() -> Rounds:
     target = TargetModel.from_model(tiny("llama"), CONFIG, RecordingCapture())
-    return _rounds_of(HeadModel(new_head(target.embeddings), target, RecordingCapture()))
+    return _rounds_of(HeadModel(new_head(target.shared.embeddings), target, RecordingCapture()))
 
 
 def _of_mtp_head() -> Rounds:

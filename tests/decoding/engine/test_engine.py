@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
-from decoding.core.events import Finished, Tokens
+from decoding.core.events import Finished, PromptProgress, Tokens
 from decoding.core.grammar import Grammar
 from decoding.core.request import FinishReason, Request
 from decoding.core.sampling_params import SamplingParams
@@ -20,6 +20,7 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats
 from decoding.drafting import registry as drafters
 from decoding.engine.engine import Engine
+from decoding.engine.sequence import PROGRESS_SECONDS
 from decoding.engine.start import start_engine
 from decoding.errors import RequestRejected
 from decoding.model.target_model import TargetModel
@@ -76,7 +77,7 @@ def test_a_step_says_which_requests_it_runs_before_it_does() -> None:
     for name in ("one", "other", "waits"):
         engine.add(request_of(name, prompt_of(9), replace(GREEDY, max_tokens=2)))
     while engine.has_work:
-        engine.step(announce=announced.append)
+        engine.step(announce=lambda ids, _: announced.append(ids))
     assert announced[0] == ["one", "other"]
     assert announced[-1] == ["waits"]
 
@@ -239,6 +240,52 @@ def test_a_long_prompt_lets_a_running_stream_go_on_between_chunks(limit: dict[st
         assert result.stats.rows == 1 + BLOCK_LEN
         assert stream.num_output == expected
     finish(engine)
+
+
+def test_the_progress_of_a_prompt_is_told_before_each_of_its_steps_that_comes_late_enough() -> None:
+    engine = new_engine(max_batch_rows=4 * BLOCK_LEN)
+    told: list[PromptProgress] = []
+    engine.add(request_of("short", prompt_of(3 * BLOCK_LEN), replace(GREEDY, max_tokens=1)))
+    while engine.has_work:
+        engine.step(announce=lambda _, progress: told.extend(progress))
+    assert not told, "one step is enough"
+    long = prompt_of(20 * BLOCK_LEN, seed=1)
+    engine.add(request_of("long", long, replace(GREEDY, max_tokens=3)))
+    [sequence] = engine._scheduler.all()
+    while engine.has_work:
+        engine.step(announce=lambda _, progress: told.extend(progress))
+        sequence.progress_told -= PROGRESS_SECONDS  # so much later
+    assert [each.processed for each in told] == [0, 64, 128, 192]
+    told.clear()
+    engine.add(request_of("again", np.concatenate((long[: 8 * BLOCK_LEN], prompt_of(12 * BLOCK_LEN, seed=2))), GREEDY))
+    engine.step(announce=lambda _, progress: told.extend(progress))
+    cached = 8 * BLOCK_LEN
+    assert told == [PromptProgress(request_id="again", processed=cached, cached=cached)]
+    engine.abort("again")
+
+
+def test_the_progress_of_a_prompt_is_told_twice_a_second_at_most() -> None:
+    engine = new_engine(max_batch_rows=2 * BLOCK_LEN)
+    engine.add(request_of("long", prompt_of(100), GREEDY))
+    [sequence] = engine._scheduler.all()
+    told = [now for now in np.arange(100.0, 103.0, 0.125) if sequence.take_progress(now) is not None]
+    assert told == [100.0, 100.5, 101.0, 101.5, 102.0, 102.5]
+    finish(engine)
+    assert sequence.take_progress(200.0) is None, "its first token has come"
+
+
+def test_an_aborted_request_whose_prompt_runs_runs_no_further_chunk() -> None:
+    engine = new_engine(max_batch_rows=2 * BLOCK_LEN)
+    engine.add(request_of("gone", prompt_of(300), GREEDY))
+    engine.step()
+    assert engine.pool.num_held
+    assert engine.abort("gone") is not None
+    assert not engine.has_work
+    assert engine.pool.num_held == 0
+    engine.add(request_of("stays", prompt_of(20, seed=1), replace(GREEDY, max_tokens=1)))
+    stats = engine.step().stats
+    assert stats is not None
+    assert stats.prefill_rows == 19
 
 
 def test_an_aborted_request_frees_its_room_at_once(float_engine: Engine) -> None:

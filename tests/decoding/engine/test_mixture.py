@@ -22,9 +22,8 @@ from decoding.costs.price import ExpertCosts
 from decoding.costs.pricing import LARGEST_LOSS
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
-from decoding.model.kept_timings import KeptTimings
 from decoding.model.target_model import TargetModel
-from decoding.model.timing import ROWS
+from decoding.model.timing import ROWS, KeptTimings
 from tests.decoding.engine.test_preemption import again, finish, requests_of
 from tests.models import VOCAB_SIZE, tiny
 from tests.pairs import CONFIG, MAX_MODEL_LEN, GivenTimings, draft_of, prompt_of, reply, target_of

@@ -21,8 +21,8 @@ from decoding.engine.engine import Engine
 from decoding.engine.limits import limits_for
 from decoding.engine.start import start_engine
 from decoding.model import memory
-from decoding.model.device.peak import step_bytes
 from decoding.model.device.runner import Forward
+from decoding.model.memory import step_bytes
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
 from tests.pairs import CONFIG, GREEDY, draft_of, finish, prompt_of, request_of

@@ -131,7 +131,7 @@ def test_logits_are_those_of_one_process_until_a_rank_dies(tmp_path: Path, model
     whole, part = TargetModel.load(config, silent), LeadModel.load(divided, silent)
     for expected, found in zip(logits_of(whole), logits_of(part), strict=True):
         torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
-    engine = start_engine(part, divided, draft_model=HeadModel(new_head(part.embeddings), part), kept=GIVEN)
+    engine = start_engine(part, divided, draft_model=HeadModel(new_head(part.shared.embeddings), part), kept=GIVEN)
     for number in range(2):
         plain = reply(engine, asked(f"plain {number}", prompt_of(30, number), number, "none"))
         assert reply(engine, asked(f"eagle {number}", prompt_of(30, number), number, "eagle")) == plain, "by a head"

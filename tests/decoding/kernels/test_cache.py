@@ -26,7 +26,7 @@ from decoding.kernels.cache import (
     remove_old_folders,
     sources_of_kernels,
 )
-from decoding.model.kept_timings import KeptTimings, ModelTimings
+from decoding.model.timing import KeptTimings, ModelTimings
 from tests.strangers_files import lost, picture, plant
 
 DAY = kernel_cache.SECONDS_KEPT

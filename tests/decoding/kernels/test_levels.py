@@ -7,8 +7,8 @@ import pytest
 from tests.levels import AVX2, AVX512, AVX512_BF16, AVX512_VNNI, AVX_VNNI, SSE4, Level, multiplies_in_tiles, run_at
 
 PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow")
-GROUPED = ("tests/decoding/model/test_grouped.py",)
-PRODUCTS = (*GROUPED, "tests/decoding/model/test_panels.py", "tests/decoding/model/test_int8.py")
+GROUPED = ("tests/decoding/weights/test_grouped_codes.py",)
+PRODUCTS = (*GROUPED, "tests/decoding/weights/test_float_panels.py", "tests/decoding/weights/test_int8_panels.py")
 LAYERS = ("tests/decoding/model/test_layers.py", "tests/decoding/drafting/eagle/test_fused_head.py")
 EVERYTHING = (  # that is compiled
     *PRODUCTS,
@@ -35,7 +35,7 @@ def test_products_and_layers_hold_at_lower_levels(level: Level) -> None:
 def test_bfloat16_layers_are_fused_where_no_tiles_are_used() -> None:
     if not multiplies_in_tiles():
         pytest.skip("this processor has no AMX, so that the tests beside run at this level anyway")
-    check(AVX512_BF16, ("tests/decoding/model/test_panels.py", *LAYERS))
+    check(AVX512_BF16, ("tests/decoding/weights/test_float_panels.py", *LAYERS))
 
 
 @pytest.mark.slow

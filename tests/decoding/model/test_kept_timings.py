@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from decoding.costs.calibration import LATER_ROUNDS
-from decoding.model import kept_timings
-from decoding.model.kept_timings import KeptTimings, ModelTimings
+from decoding.model import timing
 from decoding.model.threads import ThreadChoice
-from decoding.model.timing import ROWS, Timing
+from decoding.model.timing import ROWS, KeptTimings, ModelTimings, Timing
 from tests.decoding.model.scripted_model import ScriptedModel
 
 TIMINGS = ModelTimings(2, 0.001, [(1, 8, 0.5)])
@@ -23,7 +22,7 @@ def test_timings_are_read_back_for_the_same_model_on_the_same_machine(
     kept.write("a", TIMINGS)
     assert kept.read("a", ModelTimings) == TIMINGS
     assert kept.read("b", ModelTimings) is None
-    monkeypatch.setattr(kept_timings, "machine", lambda: "another one")
+    monkeypatch.setattr(timing, "machine", lambda: "another one")
     assert kept.read("a", ModelTimings) is None
 
 

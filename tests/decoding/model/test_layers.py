@@ -12,18 +12,19 @@ from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
+from decoding.errors import PartRefused
 from decoding.kernels.cpu.program import MOST_ROWS
 from decoding.model.layers.activations import REPLACED, FusedSilu
-from decoding.model.layers.decoder_layer import FusedLayer
-from decoding.model.layers.fuse import fuse_layers
-from decoding.model.layers.fused_mlp import FusedMlp
+from decoding.model.layers.cpu_layer import FusedLayer
+from decoding.model.layers.mlp import FusedMlp
 from decoding.model.layers.stack import Stack, stack_of
-from decoding.model.linear import readers
-from decoding.model.linear.int8 import can_round_to_int8
-from decoding.model.rowwise.replaced_functions import ReplacedFunctions
+from decoding.model.replacing.replacer import Forwards, ReplacedFunctions, replace
+from decoding.model.replacing.rules import LAYERS
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
-from tests.decoding.model.test_panels import DTYPES
+from decoding.weights import readers
+from decoding.weights.rounding import can_round_to_int8
+from tests.decoding.weights.test_float_panels import DTYPES
 from tests.models import tiny
 from tests.trees import random_parents
 
@@ -55,10 +56,10 @@ def check(model: TargetModel) -> None:
     """As it is loaded, and run by transformers' own code from the embedding to the logits."""
     layers = fused_layers(model)
     assert len(layers) == len(model.layers)
-    assert isinstance(model._forward, Stack)
+    assert isinstance(model._forward.call, Stack)
     counts = (1, 2, 7, 33, 64, 300, MOST_ROWS, MOST_ROWS + 8)  # the last are not one call
     found = [logits_of(model, count) for count in counts]
-    model._forward = model._model
+    model._forward.call = model._model
     for layer in layers:
         layer.forward = layer.layer.forward  # type: ignore[method-assign]
     for count, logits in zip(counts, found, strict=True):
@@ -128,16 +129,22 @@ def test_layers_that_compute_something_else_stay_as_they_are() -> None:
     model = load("llama", torch.float32)
     layers = nn.ModuleList([each.layer for each in fused_layers(model)])
     model._model.model.layers = layers
-    model._forward = model._model
+    model._forward.call = model._model
     mlp, attention = type(layers[0].mlp), type(layers[1].self_attn)
     layers[0].mlp.__class__ = type("Scaled", (mlp,), {"forward": lambda self, rows: 1.01 * mlp.forward(self, rows)})
     layers[1].self_attn.__class__ = type(
         "Doubled", (attention,), {"forward": lambda self, **named: (2 * attention.forward(self, **named)[0], None)}
     )
     expected = logits_of(model, 5)
-    assert fuse_layers(model._model, model._seam, model._run, trial_steps(model, self_test_case(model.vocab_size))) == 1
+    trials = trial_steps(model, self_test_case(model.vocab_size))
+    report = replace(model._model, LAYERS.cpu(model._seam), Forwards(model._run, trials))
+    assert str(report) == (
+        "1 of 3 layers fused (others are not: they give other bits than the model's own code); "
+        "1 of 2 MLPs fused (others are not: they give other bits than the model's own code)"
+    )
     assert torch.equal(logits_of(model, 5), expected)
-    assert stack_of(model._model, []) is None
+    with pytest.raises(PartRefused, match="not all of its layers are fused"):
+        stack_of(model._model, [])
     assert not fused_layers(load("gemma2", torch.float32))
 
 

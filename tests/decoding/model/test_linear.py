@@ -9,12 +9,16 @@ from torch import nn
 from transformers.activations import ACT2FN
 from transformers.pytorch_utils import Conv1D
 
-from decoding.model.layers.norms import FusedRmsNorm, fuse_norms
+from decoding.model.layers.norms import FusedRmsNorm, norm_rule
 from decoding.model.linear import exact as exact_linear
 from decoding.model.linear.exact import REPLACED, row_exact_linear
-from decoding.model.linear.packed import PackedLinear, can_pack, pack_linears
-from decoding.model.rowwise.replaced_functions import ReplacedFunctions
-from decoding.model.rowwise.row_safe import RotaryTable, RowSafeActivation, make_row_safe, safe_length
+from decoding.model.linear.packed import packing_rule
+from decoding.model.replacing.replacer import ReplacedFunctions, replace
+from decoding.model.replacing.row_safe import ACTIVATIONS, ROTARIES, RotaryTable, RowSafeActivation, safe_length
+from decoding.weights.linear import Linear, num_packed_shapes
+from decoding.weights.numbers import onednn_floats
+from decoding.weights.numbers.float_panels import FloatPanels
+from decoding.weights.numbers.onednn_floats import can_pack
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -31,7 +35,7 @@ def test_a_packed_linear_is_the_same_map_with_row_invariant_bits(shape: tuple[in
     torch.manual_seed(0)
     stock = nn.Linear(*shape).to(dtype)
     holder = nn.Sequential(stock)
-    assert pack_linears(holder) == 1
+    assert str(replace(holder, [packing_rule()])) == "1 of 1 linear layers packed"
     rows = torch.randn(512, shape[0]).to(dtype)
     with torch.inference_mode():
         packed = holder(rows)
@@ -46,10 +50,27 @@ def test_packing_drops_the_originals_and_reads_the_transposed_kind() -> None:
     rows = torch.randn(3, 16)
     expected = transposed(rows)
     holder = nn.Sequential(transposed)
-    pack_linears(holder)
-    assert isinstance(holder[0], PackedLinear)
+    replace(holder, [packing_rule()])
+    assert isinstance(holder[0], Linear)
     assert sum(parameter.numel() for parameter in holder.parameters()) == 0
     torch.testing.assert_close(holder(rows), expected)
+
+
+def test_layers_of_a_shape_whose_bits_few_rows_change_in_onednn_are_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn_floats, "exact_row_limit", lambda *_: 0)
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 96), nn.Linear(96, 40, bias=False)]
+    holder = nn.Sequential(*layers)
+    rows = torch.randn(512, 64)
+    with torch.inference_mode():
+        expected = holder(rows)
+        replace(holder, [packing_rule()])
+        assert [type(layer.matrix.numbers) for layer in holder] == [FloatPanels, FloatPanels]
+        found = holder(rows)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        for start, count in [(0, 1), *PLACES, *LARGE_PLACES]:
+            assert torch.equal(holder(rows[start : start + count]), found[start : start + count])
+    assert num_packed_shapes(holder) == 0  # oneDNN compiles nothing for them
 
 
 def test_only_cpu_float32_and_bfloat16_are_packed() -> None:
@@ -97,7 +118,7 @@ def test_an_activation_gives_a_row_the_same_bits_in_any_company(name: str, dtype
     torch.manual_seed(0)
     stock = ACT2FN[name]
     holder = nn.Sequential(stock)
-    make_row_safe(holder)
+    replace(holder, [ACTIVATIONS])
     assert isinstance(holder[0], RowSafeActivation)
     rows = torch.randn(700, 171).to(dtype)
     whole = holder(rows)
@@ -126,7 +147,7 @@ def test_rotary_tables_hold_what_the_module_computes(model_type: str) -> None:
     kinds = [()] if model_type == "llama" else [("full_attention",), ("sliding_attention",)]
     hidden = torch.zeros(1, 4, 64)
     expected = [rotary(hidden, positions, *kind) for kind in kinds]
-    make_row_safe(model)
+    replace(model, [ROTARIES])
     table = model.model.rotary_emb
     assert isinstance(table, RotaryTable)
     for kind, pair in zip(kinds, expected, strict=True):
@@ -145,7 +166,7 @@ def test_fused_norms_compute_what_the_models_own_do(model_type: str, dtype: torc
     rows = (torch.randn(70, 64) * 3).to(dtype)
     with torch.inference_mode():
         expected = norm(rows)
-        fuse_norms(model, dtype)
+        replace(model, [norm_rule(dtype)])
         fused = model.model.norm
         assert isinstance(fused, FusedRmsNorm)
         whole = fused(rows)

@@ -15,7 +15,6 @@ from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
 from decoding.model.linear import exact as exact_linear
-from decoding.model.linear.packed import can_pack
 from decoding.model.target_model import TargetModel
 from decoding.model.threads import (
     LOSS_SHARE,
@@ -26,6 +25,7 @@ from decoding.model.threads import (
     choose_threads,
     use_threads,
 )
+from decoding.weights.numbers.onednn_floats import can_pack
 from tests.models import tiny
 
 STEP = 2e-3

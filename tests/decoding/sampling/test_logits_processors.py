@@ -20,10 +20,10 @@ from decoding.sampling.cpu_sampler import CpuSampler
 from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.law import law_of
 from decoding.sampling.logits_processors import LogitsProcessors, processors_of, reference_process
-from decoding.sampling.reference import ReferenceSampler
 from decoding.sampling.sampler import ProcessedSampler
 from decoding.sampling.token_lists import RecentLists, TokenLists, bit_mask
 from decoding.sampling.verify import verify
+from tests.reference_sampler import ReferenceSampler
 
 VOCAB_SIZE = 67
 NONE = SamplingParams(max_tokens=40, temperature=0.0)

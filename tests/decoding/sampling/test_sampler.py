@@ -20,10 +20,10 @@ from decoding.sampling import law as law_module
 from decoding.sampling.cpu_sampler import CpuSampler, draw_token
 from decoding.sampling.law import Law, law_of, nucleus
 from decoding.sampling.logits_processors import LogitsProcessors
-from decoding.sampling.reference import ReferenceSampler, reference_draw_token
 from decoding.sampling.rejection import RejectionSampler
 from decoding.sampling.sampler import ProcessedSampler, sampler_for, verdict_on
 from decoding.sampling.verify import Sampler, verify
+from tests.reference_sampler import ReferenceSampler, reference_draw_token
 
 GREEDY = SamplingParams(max_tokens=9, temperature=0.0, seed=5)
 ASKED = {

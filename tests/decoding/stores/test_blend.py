@@ -7,6 +7,7 @@ import pytest
 
 from decoding.stores.blend import allocate_merged, blend
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorTable
+from tests.decoding.stores.tables import successors_of
 
 
 def blended(rows: list[tuple[dict[int, float], float]]) -> dict[int, float]:
@@ -16,7 +17,7 @@ def blended(rows: list[tuple[dict[int, float], float]]) -> dict[int, float]:
     for law, share in rows:
         ids, probabilities = np.array(list(law), np.int32), np.array(list(law.values()), np.float32)
         blend(table.arrays, 0, ids, probabilities, np.float32(share), merged)
-    ids, probabilities = table.successors_of(0)
+    ids, probabilities = successors_of(table, 0)
     assert np.all(table.arrays.ids[0, len(ids) :] == NO_TOKEN)
     assert np.all(table.arrays.probabilities[0, len(ids) :] == 0)
     return dict(zip(ids.tolist(), probabilities.tolist(), strict=True))

@@ -38,7 +38,6 @@ def check_against_brute_force(tokens: NDArray[np.int32], found: ContextMatch, sh
         assert not found.by_occurrences
         return False
     ends = by_length[matching[0]]
-    assert found.num_occurrences == len(ends)
     followers = {int(tokens[end + 1]) for end in ends}
     assert found.by_occurrences == (len(ends) >= 2 and len(followers) == 1)
     best = max(ends[-16:], key=lambda end: (common_suffix(tokens, end), end))
@@ -80,7 +79,6 @@ def test_the_occurrence_sharing_the_longest_suffix_is_copied() -> None:
     found = match(*long, 100, *long[2:], 200, *long, max_chain=1)
     assert found.chain.tolist() == [100]
     assert found.suffix_len == len(long)
-    assert found.num_occurrences == 2
     assert not found.by_occurrences
 
 

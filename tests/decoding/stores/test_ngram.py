@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from decoding.stores.ngram import LONGEST_NGRAM, NgramStore, find_successors
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS
+from tests.decoding.stores.tables import successors, successors_of
 
 
 def context_of(*tokens: int) -> NDArray[np.int32]:
@@ -36,15 +37,15 @@ def test_the_longest_known_ngram_answers() -> None:
     store = NgramStore(2**20)
     harvest(store, [context_of(1, 2, 3, 4)], [{100: 0.9}])
     harvest(store, [context_of(9, 2, 3, 4)], [{200: 0.9}])
-    ids, probabilities, ngram = store.successors(context_of(1, 2, 3, 4))
+    ids, probabilities, ngram = successors(store, context_of(1, 2, 3, 4))
     assert (ids.tolist(), ngram) == ([100], 4)
     assert probabilities[0] == pytest.approx(0.9)
-    ids, probabilities, ngram = store.successors(context_of(5, 2, 3, 4))  # 2, 3, 4 was seen twice
+    ids, probabilities, ngram = successors(store, context_of(5, 2, 3, 4))  # 2, 3, 4 was seen twice
     assert (sorted(ids.tolist()), ngram) == ([100, 200], 3)
     assert probabilities.tolist() == pytest.approx([0.45, 0.45])
-    assert store.successors(context_of(7, 7, 7, 4))[2] == 1
-    assert store.successors(context_of(4, 3, 2, 1))[2] == 0
-    assert store.successors(context_of(4))[2] == 1
+    assert successors(store, context_of(7, 7, 7, 4))[2] == 1
+    assert successors(store, context_of(4, 3, 2, 1))[2] == 0
+    assert successors(store, context_of(4))[2] == 1
     assert store.num_entries == (1, 1, 1, 2)
 
 
@@ -66,7 +67,7 @@ def test_repeats_are_averaged_and_cut_to_ten_as_the_paper_says() -> None:
             token: (expected.get(token, 0.0) * seen + new.get(token, 0.0)) / (seen + 1) for token in expected | new
         }
         expected = dict(sorted(mixed.items(), key=lambda item: -item[1])[:NUM_SUCCESSORS])
-    found, values, _ = store.successors(context_of(7, 8, 9, 3))
+    found, values, _ = successors(store, context_of(7, 8, 9, 3))
     assert dict(zip(found.tolist(), values.tolist(), strict=True)) == pytest.approx(expected, rel=1e-4)
 
 
@@ -81,12 +82,12 @@ def test_rows_off_the_text_speak_for_a_4_gram_only_until_the_text_does() -> None
     context = context_of(7, 8, 9, 3)
     learn(store, 1, is_firm=False)
     learn(store, 2, is_firm=False)
-    assert store.successors(context)[0].tolist() == [2]
+    assert successors(store, context)[0].tolist() == [2]
     learn(store, 3, is_firm=True)
     learn(store, 4, is_firm=False)
-    assert store.successors(context)[0].tolist() == [3]
+    assert successors(store, context)[0].tolist() == [3]
     learn(store, 5, is_firm=True)
-    assert store.successors(context)[1].tolist() == pytest.approx([0.4, 0.4])
+    assert successors(store, context)[1].tolist() == pytest.approx([0.4, 0.4])
     store.check_integrity()
 
 
@@ -94,7 +95,7 @@ def test_every_row_speaks_for_three_tokens_and_the_newest_for_a_quarter() -> Non
     store = NgramStore(2**20)
     for token, is_firm in ((1, True), (2, False), (3, True), (4, False), (5, False)):
         learn(store, token, is_firm=is_firm)
-    ids, probabilities, ngram = store.successors(context_of(8, 9, 3))
+    ids, probabilities, ngram = successors(store, context_of(8, 9, 3))
     assert ngram == 3
     found = dict(zip(ids.tolist(), probabilities.tolist(), strict=True))
     rest = 0.8 / 3 * 0.75 * 0.75  # of the first three, alike until then
@@ -107,7 +108,7 @@ def test_every_row_speaks_for_one_or_two_tokens_and_the_newest_for_half(shorter:
     store = NgramStore(2**20)
     for token, is_firm in ((1, True), (2, False), (3, True), (4, False)):
         learn(store, token, is_firm=is_firm)
-    ids, probabilities, ngram = store.successors(context_of(*shorter))
+    ids, probabilities, ngram = successors(store, context_of(*shorter))
     assert ngram == len(shorter)
     assert dict(zip(ids.tolist(), probabilities.tolist(), strict=True)) == pytest.approx(
         {4: 0.4, 3: 0.2, 2: 0.1, 1: 0.1}
@@ -122,7 +123,7 @@ def test_successors_of_two_tokens_come_first_and_those_of_the_last_alone_are_the
 
     def found(previous: int, token: int, use_bigram: bool = True) -> tuple[list[int], int]:
         entry, tier = find_successors(store.arrays, previous, token, use_bigram)
-        return store.successors_of(entry)[0].tolist(), tier
+        return successors_of(store, entry)[0].tolist(), tier
 
     assert found(5, 7) == ([100], 1)
     assert found(6, 7) == ([200], 1)
@@ -135,9 +136,9 @@ def test_successors_of_two_tokens_come_first_and_those_of_the_last_alone_are_the
 def test_rows_of_fewer_or_more_than_ten_successors_are_taken() -> None:
     store = NgramStore(2**20)
     harvest(store, [context_of(1)], [{5: 0.5, 6: 0.3}])
-    assert store.successors(context_of(1))[0].tolist() == [5, 6]
+    assert successors(store, context_of(1))[0].tolist() == [5, 6]
     harvest(store, [context_of(2)], [{token: 0.05 - token / 1000 for token in range(16)}])
-    assert store.successors(context_of(2))[0].tolist() == list(range(10))
+    assert successors(store, context_of(2))[0].tolist() == list(range(10))
 
 
 def test_the_byte_limit_holds_under_random_load_and_the_books_balance() -> None:
@@ -151,7 +152,7 @@ def test_the_byte_limit_holds_under_random_load_and_the_books_balance() -> None:
         contexts[random.random(rows) < 0.1, 0] = NO_TOKEN
         store.harvest(contexts, *random_rows(random, rows, 50))
         for context in contexts[:20]:
-            assert store.successors(context)[2] >= 1
+            assert successors(store, context)[2] >= 1
         store.check_integrity()
         assert store.num_bytes <= max_bytes
         assert store.num_bytes == sum(array.nbytes for array in store.arrays) - store.arrays.counters.nbytes
@@ -168,7 +169,7 @@ def test_growing_keeps_entries_but_for_the_odd_full_set() -> None:
     for start in range(0, len(contexts), 50):
         part = slice(start, start + 50)
         store.harvest(contexts[part], ids[part], probabilities[part])
-    found = [store.successors(context) for context in contexts]
+    found = [successors(store, context) for context in contexts]
     kept = [(ngram, found_ids.tolist() == row.tolist()) for (found_ids, _, ngram), row in zip(found, ids, strict=True)]
     assert sum(ngram == LONGEST_NGRAM for ngram, _ in kept) > 0.98 * len(contexts)
     assert all(is_same for ngram, is_same in kept if ngram == LONGEST_NGRAM)
@@ -181,10 +182,10 @@ def test_entries_in_use_survive_a_flood_of_others() -> None:
     store.harvest(hot, *random_rows(random, len(hot), 50))
     for _ in range(100):
         for context in hot:
-            store.successors(context)
+            successors(store, context)
         others = random.integers(1000, 60_000, (60, LONGEST_NGRAM)).astype(np.int32)
         store.harvest(others, *random_rows(random, len(others), 50))
-    assert sum(store.successors(context)[2] == LONGEST_NGRAM for context in hot) > 0.97 * len(hot)
+    assert sum(successors(store, context)[2] == LONGEST_NGRAM for context in hot) > 0.97 * len(hot)
 
 
 def test_a_million_ngrams_go_through_sixteen_megabytes_and_the_latest_are_found() -> None:
@@ -197,5 +198,5 @@ def test_a_million_ngrams_go_through_sixteen_megabytes_and_the_latest_are_found(
         assert store.num_bytes <= 16 * 2**20
     store.check_integrity()
     assert sum(store.num_entries) > 0.95 * store.arrays.keys.size
-    known = [store.successors(context)[2] for context in contexts[-2000:]]
+    known = [successors(store, context)[2] for context in contexts[-2000:]]
     assert sum(ngram == LONGEST_NGRAM for ngram in known) > 1900

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from decoding.stores.successor_table import NO_TOKEN, SuccessorTable, find_or_claim, key_of, look_up, mix
+from tests.decoding.stores.tables import successors_of
 
 
 def keys(count: int, tier: int, first: int = 0) -> list[np.uint64]:
@@ -48,10 +49,10 @@ def test_growing_moves_entries_with_all_they_hold() -> None:
     assert table.num_bytes == sum(array.nbytes for array in table.arrays) - table.arrays.counters.nbytes
     for number, key in enumerate(keys(12, 2)):
         entry = look_up(table.arrays, key)
-        ids, probabilities = table.successors_of(entry)
+        ids, probabilities = successors_of(table, entry)
         assert (ids.tolist(), probabilities.tolist()) == ([number, number + 1], [0.5, 0.25])
         assert table.arrays.seen[entry] == number
-    assert len(table.successors_of(-1)[0]) == 0
+    assert len(successors_of(table, -1)[0]) == 0
     table.check_integrity()
 
 

@@ -13,7 +13,7 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.errors import RequestRejected
 from decoding.worker.calls import Call, Submit, call_of, calls_of, request_of_call, shared_of
 from decoding.worker.messages import ToWorker
-from decoding.worker.worker import request_of
+from decoding.worker.translation import request_of
 
 SAMPLING = SamplingParams(
     max_tokens=20,

@@ -17,12 +17,13 @@ import pytest
 import zmq
 
 from decoding.config import EngineConfig
-from decoding.core.events import Failed, Finished, PromptLogprobs, Rejected, Tokens
+from decoding.core.events import Failed, Finished, PromptLogprobs, PromptProgress, Rejected, Tokens
 from decoding.core.grammar import Grammar
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import EngineStats, StepStats
+from decoding.engine.engine import Announce
 from decoding.engine.step_result import StepResult
 from decoding.stores.session_store import SessionLimits, SessionStore
 from decoding.worker import heart, messages
@@ -105,9 +106,10 @@ class WorkerProcess:
             message = self.hear()
             if getattr(message, "request_id", None) != request_id:
                 continue
-            if not isinstance(message, Tokens):
+            if isinstance(message, Tokens):
+                tokens += message.token_ids
+            elif not isinstance(message, PromptProgress):
                 return tokens, message
-            tokens += message.token_ids
 
     def running(self) -> frozenset[str]:
         """The requests that it is at, by its file."""
@@ -458,6 +460,26 @@ def test_tokens_are_told_at_once_or_while_the_next_step_is_on_a_device(runs_ahea
     assert log == (late if runs_ahead else at_once)
 
 
+def test_how_far_a_prompt_is_is_told_before_the_step_that_runs_more_of_it() -> None:
+    log: list[object] = []
+    decoder, running = msgspec.msgpack.Decoder(messages.Batch), Mock(write=log.append)
+    outbox: Any = SimpleNamespace(send=lambda frame: log.append(decoder.decode(frame).messages))
+    worker = Worker(outbox, outbox, running, Heart(None, ""), os.getpid())  # type: ignore[arg-type]
+    engine: Any = SimpleNamespace(has_work=True, runs_ahead=False, compiling_ids=["compiled"])
+    progress = [PromptProgress(request_id="a", processed=32, cached=16)]
+
+    def step(_: object, announce: Announce) -> StepResult:
+        announce(["a", "b"], progress)
+        log.append("step")
+        announce(["a", "b"], [])
+        return StepResult()
+
+    engine.step = step
+    worker._step(engine)
+    names = ["a", "b", "compiled"]
+    assert log == [names, progress, "step", names]
+
+
 def test_what_is_raised_for_one_message_ends_its_request_and_the_worker_goes_on() -> None:
     told: list[messages.FromWorker] = []
     running = Mock()
@@ -512,6 +534,7 @@ def test_a_round_takes_messages_and_begins_requests_for_a_few_milliseconds(monke
     engine: Any = SimpleNamespace(
         has_work=True,
         compiling_ids=[],
+        has_prompts_to_keep=False,
         model=SimpleNamespace(eos_token_ids=frozenset()),
         add=clock.slow(lambda request: begun.append(request.id)),
     )

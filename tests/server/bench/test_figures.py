@@ -2,11 +2,12 @@
 
 import pytest
 
+from decoding.bench.tables.table import Table
 from server.bench.call import Call
 from server.bench.closed_loop import MemorySample, Run
 from server.bench.figures import Figures, by_turn, quantile
 from server.bench.late_prompt import LatePrompt, split_gaps
-from server.bench.report import Table, late_prompt_table, load_table, memory_table, turns_table
+from server.bench.report import late_prompt_table, load_table, memory_table, turns_table
 from tests.server.bench.streams import answered
 
 MIB = 2**20

@@ -234,7 +234,10 @@ def test_auto_is_held_against_the_best_single_method_and_against_none() -> None:
     ]
     assert missed(run_of(row(GSM8K, "spine", 2.0))) == []
     assert run_table(run).rows[0][-2:] == ("2.00 (spine)", "0 of 9")
-    assert "- edit a file, T=0, 4 at once: auto is" in details([run])
+    assert "| 0.90 (spine)* | 0 of 6 |" in details([run]), "a star marks a row that misses a goal"
+    assert "| 1.00 (spine) |\n\nIn every row: at once 1, differ from none 0 of 2.\n\nOver all 1 rows" in details(
+        [level]
+    )
     assert "| Toy | float32 | – | 2.00 |" in summary([run]), "the README tells of one request at a time"
 
 

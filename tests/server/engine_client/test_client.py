@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from server.config import ServerSettings
-from server.engine_client.supervisor import RestartPolicy
+from server.engine_client.processes.restart_policy import RestartPolicy
 from tests.fake_worker import KV_SLOTS, MAX_RUNNING
 from tests.server.servers import FAST_RESTARTS, PATIENCE, make_model_folder, reply_of, running_server, wait_until
 

@@ -1,6 +1,7 @@
 """The whole of it: the openai client, the server, the real worker on the bundled model."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.config import ServerSettings
-from server.engine_client.worker_process import WORKER_COMMAND
+from server.engine_client.processes.worker_process import WORKER_COMMAND
 from server.generation.plan import choice_seed
 from tests.server.servers import PATIENCE, RunningServer, but_for_the_cache, running_server, wait_until
 
@@ -158,6 +159,17 @@ def test_the_report_says_what_every_source_of_one_tree_foretold(real: RunningSer
     alone = {**speculation, "sources": ["adjacency"]}
     report = complete(real, **{**body, "speculation": alone})["choices"][0]["speculation"]
     assert set(report["foretold_by_source"]) == set(report["drafted_by_source"]) == {"adjacency"}
+
+
+def test_a_stream_says_how_far_its_prompt_is() -> None:
+    settings = ServerSettings(drain_seconds=2, keep_alive_seconds=0.001, max_batch_rows=64)
+    with running_server(settings, WORKER_COMMAND) as server:
+        body: dict[str, Any] = {"prompt": 30 * PROMPT, "max_tokens": 3}
+        told = re.findall(r"^: prompt (\d+)/(\d+)$", server.post(**body, stream=True).text, re.M)
+        num_tokens = complete(server, **body)["usage"]["prompt_tokens"]
+    assert told
+    assert {int(total) for _, total in told} == {num_tokens}
+    assert all(int(processed) < num_tokens for processed, _ in told)
 
 
 def test_a_client_that_leaves_frees_its_slots(real: RunningServer) -> None:

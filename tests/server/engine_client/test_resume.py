@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from server.config import ServerSettings
-from server.engine_client.worker_process import WORKER_COMMAND
+from server.engine_client.processes.worker_process import WORKER_COMMAND
 from tests.server.servers import FAST_RESTARTS, RunningServer, reply_of, running_server, wait_until
 
 PATIENCE = 600.0  # seconds, on a machine that has other things to do

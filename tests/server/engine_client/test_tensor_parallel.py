@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from server.config import ServerSettings
-from server.engine_client.worker_process import WORKER_COMMAND
+from server.engine_client.processes.worker_process import WORKER_COMMAND
 from tests.server.servers import COMPILING, FAST_RESTARTS, PATIENCE, reply_of, running_server, wait_until
 
 BODIES = [

@@ -11,7 +11,7 @@ import pytest
 
 from server.endpoints.chat.serializer import ChatSerializer
 from server.endpoints.completions.serializer import CompletionSerializer
-from server.http import turn
+from server.http.work import turn
 from server.http.work.turn import Turn
 from tests.server.servers import RunningServer, reply_of
 

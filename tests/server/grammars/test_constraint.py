@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from server.grammars.schema import argument_schema
+from server.grammars.argument_schema import argument_schema
 from server.http.body import depth_of
 from server.schemas.tools import Tool
 

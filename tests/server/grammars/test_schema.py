@@ -15,8 +15,9 @@ import decoding
 from decoding.core.grammar import Grammar
 from decoding.sampling.grammar.source import TokenizerFile, matcher_of
 from server.config import ServerSettings
+from server.grammars.argument_schema import argument_schema
 from server.grammars.constraint import schema_grammar
-from server.grammars.schema import argument_schema, enforceable
+from server.grammars.schema import enforceable
 from server.http.errors import ApiError
 from server.schemas.tools import Tool
 

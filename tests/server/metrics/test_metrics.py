@@ -15,7 +15,7 @@ from decoding.core.stats import EngineStats, MethodCounts, NodeHistogram, StepSt
 from decoding.worker.messages import StepReport
 from server.config import ServerSettings
 from server.metrics.exposition import engine_metrics
-from server.metrics.metrics import Metrics
+from server.metrics.metrics import Metrics, prompt_class
 from server.metrics.totals import WINDOW_STEPS, StepTotals
 from server.metrics.vllm_names import vllm_engine_metrics
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
@@ -183,6 +183,14 @@ def test_the_speedup_is_plain_seconds_over_seconds_in_a_window_of_decode_steps()
     for _ in range(WINDOW_STEPS):
         totals.add(step(0.001, 0.002))
     assert totals.speedup == pytest.approx(2.0)
+
+
+def test_the_time_to_the_first_token_has_five_classes_of_prompts_from_the_start() -> None:
+    lengths = {1: "1k", 1024: "1k", 1025: "4k", 16384: "16k", 16385: "64k", 65536: "64k", 65537: "more"}
+    assert {length: prompt_class(length) for length in lengths} == lengths
+    text = generate_latest(Metrics("toy").registry).decode()
+    counts = re.findall(r'^gander_time_to_first_token_seconds_count{prompt_tokens="(.+)"} 0.0$', text, re.M)
+    assert counts == ["1k", "4k", "16k", "64k", "more"]
 
 
 def test_metrics_count_known_work(tmp_path: Path) -> None:

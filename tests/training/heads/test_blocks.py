@@ -31,7 +31,7 @@ CORRECTED = BlockOptions(block_len=4, num_layers=1, markov_rank=8, num_roots=8)
 
 
 def head_of(target: OnlineTarget, shape: BlockOptions = SHAPE) -> BlockHead:
-    mask = rarest_token([each.tokens for each in answers()], target.model.embeddings)
+    mask = rarest_token([each.tokens for each in answers()], target.model.shared.embeddings)
     head = new_block_head(target, mask, shape, 0)
     target.watch(head.config.feature_layers)
     return head

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from decoding.drafting.eagle.network import attend_causally
 from decoding.training.heads.lessons import lesson_of
 from decoding.training.heads.roll import log_probabilities, read, roll, start
 from decoding.training.heads.ttt import next_ids, ttt_loss
+from tests.heads import attend_causally
 from tests.models import tiny
 from tests.training.heads.lessons import VOCAB, answers, head_of, target_of
 

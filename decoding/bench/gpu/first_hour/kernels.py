@@ -25,9 +25,9 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.tree import IntArray, root_only
-from decoding.model.device.packed_matrix import TILE, PackedMatrix
 from decoding.sampling.asked import Asked
 from decoding.sampling.law import law_of
+from decoding.weights.numbers.device_codes import TILE, CodeTensors, DeviceCodes
 
 SPLITS = (64, 128, 256)  # keys of the first ranges
 Linear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -138,16 +138,14 @@ def tiles(bench: Bench) -> dict[str, Any]:
 
 
 def exact_linear(_bench: Bench) -> Linear:
-    from decoding.model.device.row_exact import linear
+    from decoding.weights.device_products import linear
 
     return linear
 
 
 def packed_linear(bench: Bench) -> Linear:
     """Of weights' first numbers, as bytes of 4-bit codes."""
-    from decoding.model.device.row_exact import packed_linear as multiply
-
-    matrices: dict[int, PackedMatrix] = {}
+    matrices: dict[int, DeviceCodes] = {}
 
     def linear(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if weight.data_ptr() not in matrices:
@@ -155,9 +153,9 @@ def packed_linear(bench: Bench) -> Linear:
             row_bytes = -(-num_in // TILE) * TILE // 2
             codes = weight.view(torch.uint8).flatten()[: num_out * row_bytes].view(num_out, -1)
             scales = torch.full((num_out, -(-num_in // 128)), 0.01, dtype=torch.float16, device=bench.device)
-            ones = torch.ones(num_out, device=bench.device)
-            matrices[weight.data_ptr()] = PackedMatrix((num_out, num_in), 4, 128, 8, codes, scales, scales, ones)
-        return multiply(rows, matrices[weight.data_ptr()], None)
+            tensors = CodeTensors(codes, scales, scales, torch.ones(num_out, device=bench.device))
+            matrices[weight.data_ptr()] = DeviceCodes((num_out, num_in), 4, 128, 8, tensors, None, rows.dtype)
+        return matrices[weight.data_ptr()].multiply(rows)
 
     return linear
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from decoding.bench.gpu.first_hour.deadline import Found
-from decoding.bench.tables.markdown import table
+from decoding.bench.tables.table import table
 
 TABLES = {  # of a measure: what its names are, and what its numbers are
     "replays": ("rows of a captured forward", "ms"),

@@ -1,11 +1,11 @@
-"""Our own engine as a peer: plain, and drafting by prompt lookup, a draft model, all sources, or a head.
+"""Our own engine as a peer: plain, and drafting by prompt lookup, a draft model, or all sources.
 
 Every prompt has its own session, since prompts repeat. Unlike the other adapters this one imports the package, which
 the running interpreter has.
 """
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import count
 from typing import Any
 
@@ -18,7 +18,6 @@ from decoding.core.events import PromptLogprobs, Tokens
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine
 
 CALIBRATION_ROUNDS = 6  # measurements of step costs before the comparison starts
@@ -31,19 +30,16 @@ class Peer:
 
     def __init__(self, options: dict[str, Any]) -> None:
         """Raises ValueError if the engine does not support the dtype."""
-        config, has_draft_model = _config(options), options["draft_model"] is not None
-        self._engine = engine = _calibrated(config)
-        self._ways = {name: (engine, way) for name, way in METHODS.items() if has_draft_model or name != "draft model"}
-        if options["draft_head"]:  # replaces the draft model
-            config = replace(config, draft_model="none", draft_head=options["draft_head"])
-            self._ways["draft head"] = _calibrated(config), METHODS["draft model"]
+        self._engine = load_engine(_config(options))
+        for _ in range(CALIBRATION_ROUNDS):
+            self._engine.on_idle()
         self._numbers = count()
-        self.draftings = list(self._ways)
+        self.draftings = [name for name in METHODS if options["draft_model"] or name != "draft model"]
         self.steps, self.phase_seconds = 0, dict[str, float]()
 
     def answer(self, task: dict[str, Any], on_token: Callable[[], None]) -> list[int]:
         """Answer a task; also count the steps after the prompt's last one and sum up their phases."""
-        (engine, method), number = self._ways[task["drafting"]], str(next(self._numbers))
+        engine, method, number = self._engine, METHODS[task["drafting"]], str(next(self._numbers))
         request = Request(
             id=number,
             prompt=np.array(task["prompt"], np.int32),
@@ -80,13 +76,6 @@ class Peer:
             for scored in step(self._engine).of(PromptLogprobs):
                 nats -= sum(token.logprob for token in scored.logprobs if token is not None)
         return nats
-
-
-def _calibrated(config: EngineConfig) -> Engine:
-    engine = load_engine(config)
-    for _ in range(CALIBRATION_ROUNDS):
-        engine.on_idle()
-    return engine
 
 
 def _config(options: dict[str, Any]) -> EngineConfig:

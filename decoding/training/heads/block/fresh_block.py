@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from decoding.drafting.block.block_config import BlockConfig, spread_layers
 from decoding.drafting.block.network import BlockHead
-from decoding.training.heads.fresh_head import begin_as_target, layer_for
+from decoding.training.heads.fresh_head import begin_as_target, counts_of, layer_for
 from decoding.training.heads.options import BlockOptions
 from decoding.training.heads.target import OnlineTarget
 
@@ -25,9 +25,7 @@ NUM_FEATURES = 5  # layers, as in DFlash's published heads
 def rarest_token(answers: Iterable[NDArray[np.int32]], embeddings_VE: Tensor) -> int:
     """The token that the answers hold least often, of equally rare ones the highest id: it stands for a place that is
     to be named. One whose embedding is zero would be told from nothing."""
-    counts_V = np.zeros(len(embeddings_VE), np.int64)
-    for tokens in answers:
-        np.add.at(counts_V, tokens, 1)
+    counts_V = counts_of(answers, len(embeddings_VE))
     counts_V[(embeddings_VE == 0).all(1).cpu().numpy()] = np.iinfo(np.int64).max
     return int(len(counts_V) - 1 - np.argmin(counts_V[::-1]))
 
@@ -55,15 +53,13 @@ def new_block_head(target: OnlineTarget, mask_token_id: int, shape: BlockOptions
     if head.markov_head is not None:
         nn.init.zeros_(head.markov_head.markov_w2.weight)
     with torch.no_grad():
-        if target.output_scale_E is not None:
-            head.norm.weight.copy_(target.output_scale_E)
         begin_as_target(head, target)
     return head.to(embedding.weight.device)
 
 
 def shared_layers(target: OnlineTarget) -> tuple[nn.Embedding, nn.Linear]:
     """A target's embedding and output layer in float32, for heads that use them. Neither is trained."""
-    embeddings_VE = target.model.embeddings.detach().float()
+    embeddings_VE = target.model.shared.embeddings.detach().float()
     num_tokens, width = embeddings_VE.shape
     embedding = nn.Embedding(num_tokens, width, _weight=embeddings_VE, _freeze=True)
     output = nn.Linear(width, num_tokens, bias=False)

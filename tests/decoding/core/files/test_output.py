@@ -31,7 +31,7 @@ FILES = ("config.json", "model.safetensors", "training.json")
 
 
 def write_report(home: Path) -> None:
-    Report(home, "a machine", "a command").write("table", "a table", {"a": 1})
+    Report(home, "a machine", "a command", "benchmarks").write("table", "a table", {"a": 1})
 
 
 def write_run(home: Path) -> None:

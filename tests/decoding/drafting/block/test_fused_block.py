@@ -16,7 +16,7 @@ from decoding.drafting.block.network import BlockHead, BlockLayer
 from decoding.drafting.eagle.kept_features import FeatureRows
 from decoding.model.target_model import TargetModel
 from tests.blocks import corrected_fields, fields_of, new_block
-from tests.decoding.model.test_panels import DTYPES
+from tests.decoding.weights.test_float_panels import DTYPES
 from tests.models import tiny
 
 SLIDING = ["sliding_attention", "full_attention"]
@@ -37,7 +37,7 @@ def model_of(fields: dict[str, Any], dtype: torch.dtype = torch.float32) -> Bloc
     if target.attention != "exact":
         pytest.skip("heads are fused beside exact attention")
     new = new_block(model, fields)
-    head = BlockHead(new.config, target.shared.embedding, target.output).to(dtype)
+    head = BlockHead(new.config, target.shared.embedding, target.shared.output).to(dtype)
     head.load_state_dict(new.own_state(), strict=False)
     return BlockModel(head.to(dtype), target)
 

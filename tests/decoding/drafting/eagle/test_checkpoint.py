@@ -10,12 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, load_head, save_head
-from decoding.drafting.eagle.head_config import default_feature_layers, read_config
-from decoding.drafting.eagle.network import EagleHead, attend_causally
-from decoding.drafting.head_loading import is_head_name
+from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, load_head, read_fields, save_head
+from decoding.drafting.eagle.head_config import default_feature_layers, is_head, read_config
+from decoding.drafting.eagle.network import EagleHead
 from decoding.errors import ConfigError
-from tests.heads import LAYER, NUM_LAYERS, fields_of, new_head
+from tests.heads import LAYER, NUM_LAYERS, attend_causally, fields_of, new_head
 from tests.models import VOCAB_SIZE, tiny
 
 Fields = dict[str, Any]
@@ -94,7 +93,7 @@ def test_a_head_of_every_layout_and_kind_loads_and_says_the_same(tmp_path: Path,
     fields = fields_of(**KINDS[kind])
     head = new_head(TARGET.embeddings_VE, fields)
     folder = write(tmp_path, *LAYOUTS[layout](fields, tensors_of(head)), as_pickle=layout == "eagle")
-    assert is_head_name(str(folder)) or (layout, kind) == ("eagle", "whole vocabulary")  # whose config is a model's
+    assert is_head(read_fields(folder)) or (layout, kind) == ("eagle", "whole vocabulary")  # whose config is a model's
     loaded = load_head(find_head(str(folder)), TARGET)
     assert torch.equal(says(loaded), says(head))
     assert torch.equal(loaded.target_ids, head.target_ids)
@@ -222,8 +221,7 @@ def test_a_folder_without_weights_and_one_of_a_model_are_told_apart(tmp_path: Pa
     with pytest.raises(ConfigError, match="neither a safetensors file"):
         load_head(tmp_path, TARGET)
     (tmp_path / "config.json").write_text(json.dumps(LAYER | {"architectures": ["LlamaForCausalLM"]}))
-    assert not is_head_name(str(tmp_path))
-    assert not is_head_name(str(tmp_path / "nothing"))
+    assert not is_head(read_fields(tmp_path))
     with pytest.raises(ConfigError, match="is no folder and cannot be had"):
         find_head(str(tmp_path / "nothing"))
 

@@ -16,7 +16,7 @@ from decoding.drafting.eagle import loaded_head
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.drafting.eagle.network import HeadLayer
 from decoding.model.target_model import TargetModel
-from tests.decoding.model.test_panels import DTYPES
+from tests.decoding.weights.test_float_panels import DTYPES
 from tests.heads import fields_of, new_head
 from tests.models import tiny
 from tests.trees import random_parents
@@ -33,7 +33,7 @@ def head_of(dtype: torch.dtype, threads: int = 1, **fields: Any) -> HeadModel:
     target = TargetModel.from_model(tiny("llama").to(dtype), EngineConfig(max_model_len=256, threads=threads))
     if target.attention != "exact":
         pytest.skip("heads are fused beside exact attention")
-    return HeadModel(new_head(target.embeddings.float(), fields_of(**WIDE, **fields)).to(dtype), target)
+    return HeadModel(new_head(target.shared.embeddings.float(), fields_of(**WIDE, **fields)).to(dtype), target)
 
 
 def steps_of(head: HeadModel, counts: tuple[int, ...], logits: LogitRows) -> list[StepBatch]:

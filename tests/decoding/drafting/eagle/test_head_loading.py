@@ -57,7 +57,7 @@ def test_a_head_looks_up_its_targets_packed_embeddings(folders: tuple[str, str])
     assert isinstance(engine.draft_model, HeadDrafting)
     drafter = engine.draft_model.model
     assert isinstance(drafter, HeadModel)
-    assert drafter._head.embed_tokens is engine.model.packed_embedding is not None
+    assert drafter._head.embed_tokens is engine.model.shared.packed_embedding is not None
     assert drafter._fused is not None
     unpacked = load_engine(
         replace(CONFIG, model=model, draft_head=head, device="cpu", dtype="float32"), kept=GIVEN
@@ -106,7 +106,7 @@ def test_a_head_of_another_model_is_refused(folders: tuple[str, str], tmp_path: 
 def test_a_vocabulary_too_small_to_make_a_tree_of_is_refused() -> None:
     target = target_of("llama")
     with pytest.raises(ConfigError, match="drafts 6 tokens"):
-        HeadModel(new_head(target.embeddings, fields_of(draft_vocab_size=6)), target)
+        HeadModel(new_head(target.shared.embeddings, fields_of(draft_vocab_size=6)), target)
 
 
 class BreakingHead(HeadModel):

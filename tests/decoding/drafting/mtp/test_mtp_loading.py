@@ -70,7 +70,7 @@ def test_every_tensor_is_loaded_and_the_targets_are_shared(tmp_path: Path, model
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted where there is no GPU")
 def test_its_experts_run_together_where_tritons_kernels_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
-    from decoding.model.device.grouped_experts import GroupedExperts
+    from decoding.model.experts.device_experts import GroupedExperts
 
     mtp, target = pair("glm4_moe")
     monkeypatch.setattr(target, "attention", "triton")

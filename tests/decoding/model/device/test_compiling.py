@@ -13,8 +13,8 @@ from decoding.attention.padded import PaddedAttention
 from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
 from decoding.model.device import static_forward
-from decoding.model.device.compiling import LEAST_ROWS, CompiledModel
-from decoding.model.device.stopwatch import HostStopwatch
+from decoding.model.device.runner import HostStopwatch
+from decoding.model.device.static_forward import LEAST_ROWS, CompiledModel
 from decoding.model.target_model import TargetModel
 from tests.decoding.model.device.test_graph_runner import steps
 from tests.models import tiny

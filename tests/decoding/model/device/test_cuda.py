@@ -15,8 +15,9 @@ from decoding.drafting.eagle.head_model import HeadModel
 from decoding.engine.start import start_engine
 from decoding.model.device.capture import CudaCapture
 from decoding.model.device.graph_runner import GraphRunner
-from decoding.model.device.stopwatch import CudaStopwatch
-from decoding.model.experts.interface import CHILD, own_forward
+from decoding.model.device.runner import CudaStopwatch
+from decoding.model.experts.separate import CHILD, own_forward
+from decoding.model.replacing import replacer
 from decoding.model.self_test import long_chain
 from decoding.model.target_model import TargetModel
 from decoding.sampling.device.device_sampler import DeviceSampler
@@ -52,7 +53,7 @@ def test_a_graph_gives_what_its_operations_give(model_type: str, compile: bool) 
 def test_an_engine_on_a_gpu_gives_the_tokens_of_the_cpu() -> None:
     plain = start_engine(TargetModel.from_model(tiny("llama"), SMALL), SMALL)
     target = model_on_gpu(max_model_len=SMALL.max_model_len)
-    head = HeadModel(new_head(target.embeddings).to(target.device), target, CudaCapture(target.device))
+    head = HeadModel(new_head(target.shared.embeddings).to(target.device), target, CudaCapture(target.device))
     captured = start_engine(target, STATIC, draft_model=head)
     assert isinstance(captured._runner, GraphRunner)
     assert isinstance(captured.draft_model, HeadDrafting)
@@ -89,7 +90,7 @@ def test_an_engine_as_it_is_served_answers_every_method(compile: bool) -> None:
 
 @pytest.mark.parametrize("model_type", ["qwen3_moe", "gpt_oss"])
 def test_experts_give_what_transformers_own_do_and_a_row_the_same_bits(model_type: str) -> None:
-    from decoding.model.device.grouped_experts import GroupedExperts, group_experts
+    from decoding.model.experts.device_experts import GroupedExperts, whole_rule
 
     model = tiny(model_type).to("cuda", torch.bfloat16)
     experts = next(each for each in model.modules() if type(each).__name__.endswith("Experts"))
@@ -97,7 +98,7 @@ def test_experts_give_what_transformers_own_do_and_a_row_the_same_bits(model_typ
     chosen = torch.rand(40, 4, device="cuda").argsort(1)[:, :2].contiguous()
     with torch.inference_mode():
         expected = own_forward(experts, rows, chosen, shares)
-        group_experts(model)
+        replacer.replace(model, [whole_rule()])
         assert isinstance(experts.get_submodule(CHILD), GroupedExperts)
         found = experts(rows, chosen, shares)
         for count in (1, 2, 17):
@@ -107,7 +108,7 @@ def test_experts_give_what_transformers_own_do_and_a_row_the_same_bits(model_typ
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3"])
 def test_a_fused_layer_computes_what_the_layer_does_and_a_row_has_the_same_bits(model_type: str) -> None:
-    from decoding.model.device.layers.device_layer import DeviceLayer, added, gated, normalised
+    from decoding.model.layers.device_layer import DeviceLayer, added, gated, normalised
 
     model = model_on_gpu(model_type, attention="triton", dtype=torch.bfloat16)
     layers = [each for each in model._model.modules() if isinstance(each, DeviceLayer)]

@@ -13,8 +13,7 @@ import torch
 
 from decoding.config import EngineConfig
 from decoding.model.device import graph_runner
-from decoding.model.device.exactness import exact_rows
-from decoding.model.device.graph_runner import FIXED_ROWS
+from decoding.model.device.graph_runner import FIXED_ROWS, exact_rows
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
 from tests.recording import RecordingCapture
@@ -24,7 +23,7 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are n
 
 from decoding.attention.triton.triton_attention import TritonAttention
 from decoding.model.device import row_exact
-from decoding.model.device.grouped_experts import GroupedExperts
+from decoding.model.experts.device_experts import GroupedExperts
 
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
 MOST_ROWS = 96

@@ -19,7 +19,8 @@ from decoding.config import EngineConfig
 from decoding.core.layer import LayerSpec
 from decoding.model.device import graph_runner
 from decoding.model.device.graph_runner import GraphRunner
-from decoding.model.experts.interface import use_experts
+from decoding.model.experts.separate import SERVED
+from decoding.model.replacing import replacer
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, tiny
 from tests.recording import RecordingCapture, Waits
@@ -190,7 +191,7 @@ def test_a_forward_that_waits_for_the_device_is_caught(monkeypatch: pytest.Monke
 def test_a_model_that_waits_runs_as_it_comes_and_says_so() -> None:
     """Experts that run one by one ask the device which rows are whose."""
     own, told = tiny("gpt_oss"), list[str]()
-    use_experts(own)
+    replacer.replace(own, [SERVED])
     model = TargetModel.from_model(own, CONFIG, RecordingCapture())
     cache = KvCache(model.new_store(40))
     runner = model.runner_over(cache.store, MOST_KEYS, 4, lambda sentence, _: told.append(sentence))

@@ -10,24 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoding.model.rowwise.replaced_functions import ReplacedFunctions
+from decoding.model.replacing.replacer import ReplacedFunctions
 from decoding.model.seam import AttentionCall, observed
 from tests.models import tiny
 from tests.row_exact import use_row_exact_dots
 
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
-from decoding.model.device import row_exact
-from decoding.model.device.row_exact import (
-    FLOATS,
-    HALVES,
-    LEAST_PART,
-    MOST_PARTS,
-    REPLACED,
-    linear,
-    mean_of,
-    parts_of,
-)
+from decoding.model.device.row_exact import REPLACED, mean_of
+from decoding.weights import device_products
+from decoding.weights.device_products import FLOATS, HALVES, LEAST_PART, MOST_PARTS, linear, parts_of
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted where there is no GPU")
 COUNTS = (1, 2, 17, 64, 200)
@@ -49,7 +41,7 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, has_bias: bool
 ) -> None:
     """Of a layer in parts, which few rows have added up by another kernel, and whose width fills no tile."""
-    monkeypatch.setattr(row_exact, "LEAST_PART", 32)
+    monkeypatch.setattr(device_products, "LEAST_PART", 32)
     weight, rows = drawn(20, 130, dtype=dtype), drawn(max(COUNTS), 130, dtype=dtype)
     bias = drawn(20, dtype=dtype) if has_bias else None
     whole = linear(rows, weight, bias)

@@ -10,18 +10,18 @@ from torch import nn
 
 from decoding.config import EngineConfig
 from decoding.kernels.cpu.program import MOST_ROWS
-from decoding.model.experts.fused import FusedExperts, fuse_experts
+from decoding.model.experts.cpu_experts import FusedExperts, together_rule
 from decoding.model.experts.gates import ClampedGate, GateKernel
-from decoding.model.experts.interface import own_forward, use_experts
-from decoding.model.experts.panel_linear import has_panels
-from decoding.model.experts.reading import separate_experts
-from decoding.model.experts.separate import ExpertLayers, SeparateExperts
+from decoding.model.experts.reading import NO_KERNEL, separating_rule
+from decoding.model.experts.separate import SERVED, ExpertLayers, SeparateExperts, own_forward
 from decoding.model.layers.activations import FusedSilu
-from decoding.model.linear.grouped import GroupedLinear
-from decoding.model.linear.groups import quantized
-from decoding.model.linear.int8 import Int8Linear, can_round_to_int8
+from decoding.model.replacing.replacer import replace
 from decoding.model.self_test import long_chain
 from decoding.model.target_model import TargetModel
+from decoding.weights.kinds import INT4, INT8, KINDS
+from decoding.weights.linear import Linear
+from decoding.weights.matrix import Matrix, Target, has_panels
+from decoding.weights.rounding import can_round_to_int8
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -33,10 +33,8 @@ LIMIT = 2.0
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None, form: str) -> nn.Module:
-    if form == "int8":
-        return Int8Linear(weight, bias)
-    if form == "int4":
-        return GroupedLinear([quantized(weight, 4)], (weight.shape[0], weight.shape[1]), bias, torch.float32)
+    if form in (INT4, INT8):
+        return Linear(Matrix.of(weight, bias).rounded(KINDS[form]).packed(Target(weight.dtype, CPU, is_packed=True)))
     plain = nn.Linear(weight.shape[1], weight.shape[0], bias is not None)
     with torch.no_grad():
         plain.weight.copy_(weight)
@@ -62,6 +60,11 @@ def mixture(form: str, shape: tuple[int, int], is_clamped: bool = False) -> Sepa
     return SeparateExperts(layers, lambda gate, up: nn.functional.silu(gate) * up, FusedSilu(dtype_of(form)))
 
 
+def run_together(experts: SeparateExperts, dtype: torch.dtype) -> int:
+    """How many mixtures do."""
+    return len(replace(nn.ModuleList([experts]), [together_rule(dtype, "")]).forms[0].stand_ins)
+
+
 def dtype_of(form: str) -> torch.dtype:
     return torch.bfloat16 if form == "bfloat16" else torch.float32
 
@@ -83,7 +86,7 @@ def test_experts_together_give_the_sums_of_experts_one_by_one(
     rows, chosen, shares = routed(20, shape[0], dtype)
     with torch.inference_mode():
         expected = experts(rows, chosen, shares)
-        assert len(fuse_experts(nn.ModuleList([experts]), dtype)) == 1
+        assert run_together(experts, dtype) == 1
         assert isinstance(experts.runner, FusedExperts)
         found = experts(rows, chosen, shares)
     tolerance = 3e-2 if dtype == torch.bfloat16 else 1e-5
@@ -94,7 +97,7 @@ def test_experts_together_give_the_sums_of_experts_one_by_one(
 @pytest.mark.parametrize("form", FORMS)
 def test_a_row_has_the_same_bits_in_any_company(form: str) -> None:
     experts, dtype = mixture(form, (96, 80)), dtype_of(form)
-    fuse_experts(nn.ModuleList([experts]), dtype)
+    run_together(experts, dtype)
     rows, chosen, shares = routed(MOST_ROWS + 37, 96, dtype)  # more than one program takes
     with torch.inference_mode():
         whole = experts(rows, chosen, shares)
@@ -113,7 +116,7 @@ def test_numbers_beyond_the_experts_mean_none() -> None:
     chosen[1] = chosen[3, 0] = chosen[4, 2] = NUM_EXPERTS
     with torch.inference_mode():
         expected = experts(rows, chosen, shares)
-        fuse_experts(nn.ModuleList([experts]), torch.float32)
+        run_together(experts, torch.float32)
         torch.testing.assert_close(experts(rows, chosen, shares), expected)
         assert not experts(rows, chosen, shares)[1].any()
         assert experts(rows[:0], chosen[:0], shares[:0]).shape == (0, 64)
@@ -128,18 +131,18 @@ def test_a_models_experts_are_read_as_what_they_compute(model_type: str) -> None
     shares = torch.rand(9, 1)
     with torch.inference_mode():
         expected = own_forward(own[-1], rows, chosen, shares)
-        assert use_experts(model)
+        assert len(replace(model, [SERVED]).forms[0].stand_ins) == len(own)
         assert torch.equal(own[-1](rows, chosen, shares), expected)  # nobody adopted it yet
-        assert separate_experts(model, torch.float32) == len(own)
-        assert len(fuse_experts(model, torch.float32)) == len(own)
+        rules = [separating_rule(torch.float32, ""), together_rule(torch.float32, "")]
+        assert [len(each.stand_ins) for each in replace(model, rules).forms] == 2 * [len(own)]
         torch.testing.assert_close(own[-1](rows, chosen, shares), expected)
     assert [name for name, _ in own[-1].named_parameters()] == []
 
 
 def test_experts_that_compute_something_else_stay_as_they_are() -> None:
     model = tiny("qwen3_moe", hidden_act="gelu")
-    use_experts(model)
-    assert separate_experts(model, torch.float32) == 0
+    replace(model, [SERVED])
+    assert replace(model, [separating_rule(torch.float32, "")]).reasons == (NO_KERNEL,)
     model = tiny("qwen3_moe")
     experts = model.model.layers[1].mlp.experts
     own = type(experts)
@@ -149,7 +152,9 @@ def test_experts_that_compute_something_else_stay_as_they_are() -> None:
 
     changed = type(own.__name__, (own,), {"forward": wraps(doubled)(doubled)})
     experts.__class__ = changed
-    assert separate_experts(model, torch.float32) == len(model.model.layers) - 1
+    (separated,) = replace(model, [separating_rule(torch.float32, "")]).forms
+    assert len(separated.stand_ins) == separated.num_found - 1 == len(model.model.layers) - 1
+    assert separated.reasons[0].startswith("it gives results that differ by ")
 
 
 class ListedExpert(nn.Module):

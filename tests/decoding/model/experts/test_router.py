@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from decoding.model.experts.router import FusedRouter, fuse_routers
+from decoding.model.experts.router import OTHER_LAW, OTHER_PARTS, FusedRouter, routing_rule
+from decoding.model.replacing.replacer import replace
 from tests.models import tiny
 
+RULE = routing_rule(torch.float32, "")
 ROUTED = {  # and what their laws need to tell them apart
     "qwen3_moe": {"norm_topk_prob": True},
     "qwen2_moe": {"norm_topk_prob": False},
@@ -37,7 +39,8 @@ def test_a_fused_router_chooses_what_transformers_does(model_type: str) -> None:
     rows = torch.randn(40, 64)
     with torch.inference_mode():
         logits, shares, chosen = routers[0](rows)
-        assert fuse_routers(model, torch.float32) == len(routers)
+        (fused_routers,) = replace(model, [RULE]).forms
+        assert len(fused_routers.stand_ins) == len(routers)
         fused = next(each for each in model.modules() if isinstance(each, FusedRouter))
         found_logits, found_shares, found_chosen = fused(rows)
         torch.testing.assert_close(found_logits, logits)
@@ -53,7 +56,7 @@ def test_a_fused_router_chooses_what_transformers_does(model_type: str) -> None:
 
 def test_of_equal_experts_the_first_is_chosen_and_no_expert_twice() -> None:
     model, _ = routers_of("qwen3_moe")
-    fuse_routers(model, torch.float32)
+    replace(model, [RULE])
     fused = next(each for each in model.modules() if isinstance(each, FusedRouter))
     with torch.inference_mode():
         _, shares, chosen = fused(torch.zeros(3, 64))
@@ -63,7 +66,7 @@ def test_of_equal_experts_the_first_is_chosen_and_no_expert_twice() -> None:
 
 def test_routers_with_another_law_stay_as_they_are() -> None:
     model, _ = routers_of("deepseek_v3", n_group=2, topk_group=1)
-    assert fuse_routers(model, torch.float32) == 0
+    assert replace(model, [RULE]).reasons == (OTHER_PARTS,)
     model, routers = routers_of("mixtral")
     own = type(routers[0])
     for router in routers:
@@ -72,4 +75,4 @@ def test_routers_with_another_law_stay_as_they_are() -> None:
             (own,),
             {"forward": lambda self, rows: (lambda a, b, c: (a, b * b, c))(*own.forward(self, rows))},
         )
-    assert fuse_routers(model, torch.float32) == 0
+    assert replace(model, [RULE]).reasons == (OTHER_LAW,)

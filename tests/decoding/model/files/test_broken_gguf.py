@@ -13,9 +13,9 @@ import torch
 from decoding.errors import GanderError
 from decoding.model.files.gguf_file import read_gguf
 from decoding.model.files.gguf_place import small_files
-from decoding.model.files.weight import Target
 from decoding.model.loading import load_gguf
 from decoding.model.refusal import refusing
+from decoding.weights.matrix import Target
 from tests.gguf_files import VOCAB_SIZE, write_gguf
 from tests.models import tiny
 

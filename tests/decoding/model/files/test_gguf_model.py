@@ -14,8 +14,8 @@ from decoding.model.files.gguf_config import config_of
 from decoding.model.files.gguf_file import read_gguf
 from decoding.model.files.gguf_metadata import Metadata, rope_of
 from decoding.model.files.gguf_place import small_files
-from decoding.model.files.weight import Target
 from decoding.model.loading import load_gguf
+from decoding.weights.matrix import Target
 from tests.gguf_files import VOCAB_SIZE, write_gguf
 from tests.models import tiny
 

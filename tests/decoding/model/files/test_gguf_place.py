@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 from decoding.errors import ConfigError
 from decoding.model.files.gguf_file import read_gguf
 from decoding.model.files.gguf_place import gguf_paths, part_names, small_files
-from decoding.model.files.weight import Target
 from decoding.model.loading import load_gguf
+from decoding.weights.matrix import Target
 from tests.gguf_files import CHAT_TEMPLATE, VOCAB_SIZE, write_gguf
 from tests.models import tiny
 
@@ -40,7 +40,7 @@ def write_parts(folder: Path) -> Path:
         writer.add_uint16("split.no", number)
         writer.add_uint16("split.count", len(PARTS))
         for tensor in (whole.tensors[each] for each in names[number::2]):
-            kind = gguf.GGMLQuantizationType[tensor.type_name]
+            kind = gguf.GGMLQuantizationType[tensor.kind.name]
             rows = tensor.rows.reshape(*tensor.shape[:-1], -1)
             writer.add_tensor(tensor.name, np.array(rows), raw_dtype=kind)
         writer.write_header_to_file()

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 from decoding.model.files.quantized_checkpoint import Shards, is_packed_on_device
-from decoding.model.linear.sizes import num_bytes_in
 from decoding.model.loading import load_model, shards_of
+from decoding.weights.linear import num_bytes_in
 from tests.models import tiny
 
 Tensors = dict[str, torch.Tensor]

@@ -11,10 +11,10 @@ from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import silent
-from decoding.model.linear.grouped import GroupedLinear
 from decoding.model.loading import load_gguf, load_model, packed_kinds
 from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar.builder import GrammarBuilder
+from decoding.weights.linear import matrices_in
 from tests.gguf_files import VOCAB_SIZE, write_gguf
 from tests.models import tiny
 
@@ -66,7 +66,7 @@ def test_smollm2_continues_a_sentence() -> None:
     from tokenizers import Tokenizer
 
     from decoding.model.files.gguf_file import read_gguf
-    from decoding.model.files.weight import Target
+    from decoding.weights.matrix import Target
 
     config, folder = resolve(config_of(Path(str(REAL)) / "smollm2.gguf"))
     tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
@@ -86,7 +86,6 @@ def test_the_kernels_that_a_files_weights_need_are_known_before_it_is_loaded(tmp
     kinds = packed_kinds(resolve(config_of(path))[0])
     assert (5, 32) in kinds
     model = TargetModel.load(config_of(path), silent)
-    layouts = {each.packed.layout for each in model._model.modules() if isinstance(each, GroupedLinear)}
-    assert {(each.bits, each.group) for each in layouts} == kinds
+    assert {(matrix.kind.bits, matrix.kind.group) for matrix in matrices_in(model._model)} == kinds
     assert packed_kinds(resolve(EngineConfig(device="cpu", weights="int4"))[0]) == {(4, 32), (6, 32)}
     assert packed_kinds(resolve(EngineConfig(device="cpu"))[0]) == set()

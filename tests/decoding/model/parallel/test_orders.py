@@ -11,7 +11,7 @@ import torch
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvStore
-from decoding.model.parallel.orders import DTYPES, Order, arrays_of, read, step_of, written
+from decoding.model.parallel.follower import DTYPES, Order, arrays_of, read, step_of, written
 
 
 @pytest.fixture

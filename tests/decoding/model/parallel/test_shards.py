@@ -20,7 +20,7 @@ from decoding.model.parallel.shards import (
     COLUMN_PARALLEL,
     MODEL_TYPES,
     ROW_PARALLEL,
-    Place,
+    Share,
     check_divisible,
     divide,
 )
@@ -61,11 +61,11 @@ def test_shares_together_are_the_model(folder_of: Callable[..., Path], model_typ
     shares = []
     for rank in range(SIZE):
         model = empty_model(blueprint, torch.float32)
-        weights = divide(model, files, Place(rank, SIZE))
+        weights = divide(model, files, Share(rank, SIZE))
         assert {name: tuple(each.shape) for name, each in model.named_parameters()} == {
             name: each.shape for name, each in weights.items()
         }
-        shares.append({name: each.read() for name, each in weights.items()})
+        shares.append({name: each.dense(torch.float32) for name, each in weights.items()})
         for name, weight in weights.items():
             assert shares[-1][name].shape == weight.shape, name
     assert shares[0].keys() == whole.keys()
@@ -90,11 +90,11 @@ def test_a_bias_behind_a_sum_is_added_once(folder_of: Callable[..., Path]) -> No
     folder = folder_of("llama")
     model.save_pretrained(folder)
     files, blueprint = Shards(shards_of(str(folder), None)), read_config(str(folder), {"trust_remote_code": False})
-    first, second = (divide(empty_model(blueprint, torch.float32), files, Place(rank, SIZE)) for rank in range(SIZE))
+    first, second = (divide(empty_model(blueprint, torch.float32), files, Share(rank, SIZE)) for rank in range(SIZE))
     assert len(biases) == 2 * 3
     for name, bias in biases.items():
-        assert torch.equal(first[name].read(), bias), name
-        assert not second[name].read().any(), name
+        assert torch.equal(first[name].dense(torch.float32), bias), name
+        assert not second[name].dense(torch.float32).any(), name
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_quantised_weights_and_files_that_do_not_fit_are_refused(folder_of: Call
     blueprint = read_config(str(folder), {"trust_remote_code": False})
     files = Shards(shards_of(str(folder), None))
     with pytest.raises(ConfigError, match=r"do not fit its config.json: .* \(96, 64\) instead of \(192, 64\)"):
-        divide(empty_model(blueprint, torch.float32), files, Place(0, SIZE))
+        divide(empty_model(blueprint, torch.float32), files, Share(0, SIZE))
     gguf = folder / "model.gguf"
     gguf.write_bytes(b"GGUF")
     with pytest.raises(ConfigError, match=r"a GGUF file's packed weights are not divided$"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from decoding.model.state.convolution import convolve, convolve_in_torch
-from decoding.model.state.step_walk import walk_of
+from decoding.model.state.walk import walk_of
 from tests.decoding.model.state.test_walk import batch_of
 
 

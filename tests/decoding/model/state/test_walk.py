@@ -11,10 +11,8 @@ from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvStore
 from decoding.cache.state_pool import SequenceState, StateShape
 from decoding.core.tree import IntArray
-from decoding.model.state.compiled import CompiledWalk, fits
-from decoding.model.state.reference import Job, ReferenceWalk
 from decoding.model.state.rule_rows import RuleRows
-from decoding.model.state.step_walk import chain_walk, walk_of
+from decoding.model.state.walk import CompiledWalk, Job, ReferenceWalk, chain_walk, fits, walk_of
 
 HEADS, KEYS, WIDTH = 4, 8, 48
 SHAPE = StateShape(windows=((3, 8),), matrices=((HEADS, KEYS, WIDTH),))

@@ -24,7 +24,8 @@ from server.engine_client.sessions.session_folder import FolderLimits, SessionFo
 from server.engine_client.sessions.session_keeper import SessionKeeper
 from server.engine_client.status import EngineStatus
 from tests.server.engine_client.jumping import run
-from tests.server.engine_client.test_supervisor import READY, Unmoved
+from tests.server.engine_client.processes.test_supervisor import Unmoved
+from tests.server.ready import READY
 
 ROOMY = FolderLimits(per_tenant=2**20, in_all=2**20, time_to_live=3600.0)
 

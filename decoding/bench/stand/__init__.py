@@ -1,4 +1,0 @@
-"""Measures many samples of one problem, in the form of STAND's tables.
-
-Not the engine; nothing of it imports this.
-"""

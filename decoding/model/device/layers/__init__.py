@@ -1,1 +1,0 @@
-"""Decoder layers on a GPU in few launches: what lies between their matrix products, in Triton."""

@@ -1,0 +1,60 @@
+"""A model's forward over packed steps, operation by operation, with what stands for its modules and functions.
+
+Knows the seams and the rows that oneDNN must be given. Invariant: a step's logits are those of its tokens alone, and
+padding's are dropped.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from decoding.cache.batch import StepBatch
+from decoding.model.replacing.replacer import ReplacedFunctions, Replacements
+from decoding.model.seam import Seam
+from decoding.model.state.state_seam import StateSeam
+from decoding.weights.row_counts import padded
+
+# Shape suffixes: M tokens of the step, R tokens that need logits, V vocabulary.
+
+
+class StepForward:
+    """call: the model, or what stands for all of it. functions: of torch, by what takes their place. few_rows: of a
+    packed model, up to so many go without oneDNN; None if nothing is packed."""
+
+    def __init__(self, model: PreTrainedModel, seam: Seam, states: StateSeam | None) -> None:
+        self.call: Any = model
+        self.functions: Replacements = {}
+        self.few_rows: int | None = None
+        self._device = model.device
+        self._seam, self._states = seam, states
+
+    def run(self, batch: StepBatch) -> torch.Tensor:
+        """float32 [R, V]: logits of the tokens `batch.logit_rows_R`. Stores all tokens' keys and values."""
+        ids_1M = self._padded(torch.from_numpy(batch.ids_M))[None]
+        positions_1M = self._padded(torch.from_numpy(batch.positions_M))[None]
+        rows_R = self._padded(torch.from_numpy(batch.logit_rows_R))  # the head is a linear layer like the others
+        num_logits = len(batch.logit_rows_R)
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self.functions:
+                stack.enter_context(ReplacedFunctions(self.functions))
+            if self._states is not None:
+                stack.enter_context(self._states.running(batch))
+            stack.enter_context(self._seam.running(self._seam.backend.prepare(batch)))
+            logits_1RV: torch.Tensor = self.call(
+                input_ids=ids_1M.to(self._device, non_blocking=True),
+                position_ids=positions_1M.to(self._device, non_blocking=True),
+                use_cache=False,
+                logits_to_keep=rows_R.to(self._device, non_blocking=True),
+            ).logits
+        if logits_1RV.shape[1] != len(rows_R):  # a model without `logits_to_keep` gives logits of all tokens
+            logits_1RV = logits_1RV[:, rows_R]
+        return logits_1RV[0, :num_logits].float().contiguous()
+
+    def _padded(self, numbers_M: torch.Tensor) -> torch.Tensor:
+        is_run_by_onednn = self.few_rows is not None and len(numbers_M) > self.few_rows
+        return padded(numbers_M, self.few_rows or 0) if is_run_by_onednn else numbers_M

@@ -1,0 +1,77 @@
+"""Settings of what a request may ask for, and of how it is read and answered."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from decoding.core.sampling_params import MAX_LOGPROBS
+from server.http.notices import UnknownFields
+from server.parsing.reply_format import families
+
+
+class RequestSettings(BaseModel):
+    max_choices: int = Field(default=128, ge=1, description="Largest n of one request")
+    max_prompts: int = Field(default=256, ge=1, description="Most prompts of one request")
+    max_stop_strings: int = Field(default=16, ge=0, description="Most stop strings of one request")
+    default_max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens of a reply whose client names no length; by default 16 for completions, as OpenAI's, and "
+        "all that the context holds for the others",
+    )
+    strict_length: bool = Field(
+        default=False,
+        description="Answer 400 where prompt and asked reply exceed the context; by default such a reply is shorter",
+    )
+    max_reply_tokens: int | None = Field(
+        default=None, ge=1, description="Largest max_tokens of a request; by default what --max-model-len leaves"
+    )
+    max_logprobs: int = Field(
+        default=20, ge=0, le=MAX_LOGPROBS, description="Largest top_logprobs: alternatives reported for each token"
+    )
+    max_reply_logprobs: int = Field(
+        default=4_000_000,
+        ge=1,
+        description="Most log probabilities that a request with several choices or prompts may ask for: tokens, and "
+        "alternatives to each",
+    )
+    max_bad_words: int = Field(default=128, ge=0, description="Most bad_words of one request")
+    max_biased_tokens: int = Field(default=1024, ge=0, description="Most entries of logit_bias of one request")
+    max_grammar_bytes: int = Field(default=65536, ge=0, description="Longest schema, regex or grammar of one request")
+    max_schema_depth: int = Field(default=32, ge=1, description="Deepest nesting of a JSON schema")
+    response_store_bytes: int = Field(
+        default=16 * 2**20,
+        ge=0,
+        description="Bytes of memory per API key for responses that later calls may continue; 0 keeps none",
+    )
+    chat_template: str | None = Field(default=None, description="File of a chat template that replaces the model's own")
+    trust_request_chat_template: bool = Field(
+        default=False, description="Let requests bring their own chat template, a Jinja program that runs in a sandbox"
+    )
+    tool_parser: str = Field(
+        default="auto",
+        description="Family whose tool calls the model writes, such as hermes; auto asks the chat template",
+    )
+    reasoning_parser: str = Field(
+        default="auto",
+        description="Family whose thoughts are reported apart, such as think, or none; auto asks the chat template",
+    )
+    response_template: str | None = Field(
+        default=None, description="File that says how the model writes calls and thoughts; by default the tokenizer's"
+    )
+    unknown_fields: UnknownFields = Field(
+        default="warn",
+        description="warn: drop a body's unknown field and name it in X-Gander-Notice and once in the log; error: "
+        "answer 400; ignore: drop it without a word",
+    )
+
+    @field_validator("tool_parser", "reasoning_parser")
+    @classmethod
+    def _check_family(cls, name: str, info: ValidationInfo) -> str:
+        is_calls = info.field_name == "tool_parser"
+        known = [each for each, family in families().items() if (family.calls if is_calls else family.thoughts)]
+        others = ["auto"] if is_calls else ["auto", "none"]
+        if name not in known + others:
+            raise PydanticCustomError("family", "{text}", {"text": f"this must be one of {', '.join(others + known)}."})
+        return name
