@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
-from decoding.config import Weights
+from decoding.config import KvDtype, Weights
 from decoding.core.events import Finished
 from decoding.core.request import FinishReason
 from decoding.core.sampling_params import SamplingParams
@@ -53,9 +53,18 @@ class Pair:
     plain: dict[str, list[list[int]]]
 
 
-PAIRS = ["llama", pytest.param("gpt_neox", marks=pytest.mark.slow), "gosling", "gosling int8", "gosling int4"]
+PAIRS = [
+    "llama",
+    pytest.param("gpt_neox", marks=pytest.mark.slow),
+    *("gosling", "gosling int8", "gosling int4", "gosling over bfloat16"),
+]
 
-WEIGHTS: dict[str, Weights] = {"gosling": "auto", "gosling int8": "int8", "gosling int4": "int4"}
+WEIGHTS: dict[str, Weights] = {
+    "gosling": "auto",
+    "gosling over bfloat16": "auto",
+    "gosling int8": "int8",
+    "gosling int4": "int4",
+}
 
 
 @pytest.fixture(scope="module", params=PAIRS)
@@ -64,7 +73,8 @@ def pair(request: pytest.FixtureRequest) -> Pair:
         weights: Weights = WEIGHTS[request.param]
         tokenizer = AutoTokenizer.from_pretrained(BUNDLED_FOLDER)
         prompts = [np.array(tokenizer.encode(text), np.int32) for text in TEXTS]
-        config = replace(CONFIG, model="gosling", device="cpu", dtype="float32", weights=weights)
+        kv_dtype: KvDtype = "bfloat16" if request.param.endswith("over bfloat16") else "auto"
+        config = replace(CONFIG, model="gosling", device="cpu", dtype="float32", kv_dtype=kv_dtype, weights=weights)
         engine = load_engine(config, kept=GIVEN)
     else:
         prompts = [prompt_of(40, seed) for seed in range(3)]
