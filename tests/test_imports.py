@@ -18,8 +18,9 @@ DECODING = {
     "process": "machine parent temporary_folder terminal",
     "kernels": """
         processor cache layout cpu/lanes cpu/program cpu/by_address cpu/trees cpu/gguf_codes
-        cpu/attention/products cpu/attention/step_table cpu/attention/tile_scratch
-        cpu/attention/call_table cpu/attention/blocks cpu/attention/tile cpu/attention/exact cpu/attention/tables
+        cpu/halves cpu/attention/products cpu/attention/step_table cpu/attention/call_table
+        cpu/attention/tile_scratch cpu/attention/tile cpu/attention/weights cpu/attention/storing
+        cpu/attention/staging cpu/attention/weighing cpu/attention/exact cpu/attention/tables
         cpu/products/row_lanes cpu/products/panels cpu/products/int8 cpu/products/rounding
         cpu/products/grouped/layout cpu/products/grouped/packing cpu/products/grouped/unpacking
         cpu/products/grouped/products cpu/products/grouped/multiplying cpu/products/grouped/records
@@ -108,7 +109,7 @@ DECODING = {
     """,
     "bench": """
         options progress machine contestant workload tables/figures tables/table tables/report shapes drafting
-        architectures/sizes architectures/drafted architectures/measure architectures/__main__
+        long_prompts architectures/sizes architectures/drafted architectures/measure architectures/__main__
         kernels/compiled kernels/compile kernels/tune
         heads/contender heads/book heads/tables heads/target heads/__main__
         replay/rows replay/tables replay/__main__ samples/questions samples/tables samples/__main__

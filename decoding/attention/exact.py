@@ -22,6 +22,7 @@ from decoding.kernels.cpu.attention.call_table import (
     COUNTER,
     FIRST_SINK,
     HEAD_STEPS,
+    ITEM,
     KEY,
     LAYER,
     NUM_FIELDS,
@@ -32,7 +33,7 @@ from decoding.kernels.cpu.attention.call_table import (
     VALUE,
 )
 from decoding.kernels.cpu.attention.exact import attend
-from decoding.kernels.cpu.attention.products import NUM_BLOCKS, SOME
+from decoding.kernels.cpu.attention.products import HAS_PAIRS, NUM_BLOCKS, SOME
 from decoding.kernels.cpu.attention.step_table import (
     StepTable,
     Table,
@@ -63,14 +64,15 @@ class LayerTables:
 
 @dataclass(frozen=True, slots=True)
 class ExactPlan:
-    """One step. fields: the running call's, rewritten for each layer. steps: by query heads per kv head, the tiles and
-    the fields that all such layers share."""
+    """One step. num_keys, num_nodes: the most of a segment and of a tree. fields: the running call's, rewritten for
+    each layer. steps: by query heads per kv head, the tiles and the fields that all such layers share."""
 
     batch: StepBatch
     layers: LayerTables
     segments: Table
     scratch: NDArray[np.float32]
     num_keys: int
+    num_nodes: int
     fields: Table
     steps: dict[int, tuple[Table, Table]] = field(default_factory=dict)
 
@@ -89,28 +91,28 @@ class ExactPlan:
         if known is None:
             batch, tiles = self.batch, make_tiles(self.segments, group)
             arrays = batch.blocks_T, batch.write_slots_M, batch.parents_P, batch.positions_P
-            fields = step_fields(StepTable(self.segments, tiles, *arrays), self.scratch)
+            fields = step_fields(StepTable(self.segments, tiles, *arrays), self.scratch, self.num_nodes)
             known = self.steps[group] = tiles, fields
         return known[1]
 
 
 class ExactAttention:
-    """Needs a `KvStore` of float32 or bfloat16. Tables that depend only on layer and store are made once."""
+    """Needs stores and tensors of float32 or bfloat16. Tables that depend only on layer and store are made once."""
 
     def __init__(self, layers: Sequence[LayerSpec]) -> None:
         self._specs = layers
         self._store: KvStore | None = None
         self._layers = LayerTables([], np.empty((0, 4), np.int64))
-        self._most_keys, self._scratch = 0, np.empty((0, 0), np.float32)
+        self._most_nodes, self._scratch = 0, np.empty((0, 0), np.float32)
         self._team = Team(attend)
 
     def prepare(self, batch: StepBatch) -> ExactPlan:
         store = batch.store
         if store is not self._store:
             self._store, self._layers = store, _layer_tables(self._specs, store)
-        segments, num_keys = make_segments(batch)
-        scratch = self._rooms(num_keys)
-        return ExactPlan(batch, self._layers, segments, scratch, num_keys, np.empty(NUM_FIELDS, np.int64))
+        segments, num_keys, num_nodes = make_segments(batch)
+        scratch, fields = self._rooms(num_nodes), np.empty(NUM_FIELDS, np.int64)
+        return ExactPlan(batch, self._layers, segments, scratch, num_keys, num_nodes, fields)
 
     def attend(
         self,
@@ -125,7 +127,7 @@ class ExactAttention:
         out_1NHV = make(1, num_rows, num_heads, layer.value_dim, dtype=query_1HND.dtype)
         fields, item = plan.fields, query_1HND.element_size()
         plan.write(layer.index, layer.group, fields)
-        fields[OUT] = out_1NHV.data_ptr()
+        fields[OUT], fields[ITEM] = out_1NHV.data_ptr(), item
         for tensor, address in ((query_1HND, QUERY), (key_1KND, KEY), (value_1KNV, VALUE)):
             _, head_step, row_step, column_step = tensor.stride()
             assert column_step == 1, "a head's numbers must lie side by side"
@@ -136,16 +138,24 @@ class ExactAttention:
         self._team.run(fields.ctypes.data, torch.get_num_threads() if work > PARALLEL_WORK else 1)
         return out_1NHV
 
-    def _rooms(self, num_keys: int) -> NDArray[np.float32]:
-        """float32 [threads, words], kept between steps. It grows with the most keys of a step, half as many more each
-        time."""
+    def _rooms(self, num_nodes: int) -> NDArray[np.float32]:
+        """float32 [threads, words], kept between steps. It grows with the largest tree of a step, by half as much more
+        each time."""
         num_threads = torch.get_num_threads()
-        if num_keys > self._most_keys or num_threads > len(self._scratch):
-            self._most_keys = num_keys + num_keys // 2
-            sizes = [scratch_words(self._most_keys, spec.key_dim, spec.value_dim) for spec in self._specs]
+        if num_nodes > self._most_nodes or num_threads > len(self._scratch):
+            self._most_nodes = num_nodes + num_nodes // 2
+            sizes = [scratch_words(self._most_nodes, spec.key_dim, spec.value_dim) for spec in self._specs]
             words = max(sizes, default=1)  # where no layer attends
             self._scratch = np.zeros((num_threads, words), np.float32)
         return self._scratch
+
+
+def arithmetic(dtype: torch.dtype) -> str:
+    """What attention computes with where keys and values are stored as `dtype`: two processors of one answer give the
+    same bits."""
+    if dtype != torch.bfloat16:
+        return "float32"
+    return "pairs of bfloat16" if HAS_PAIRS else "bfloat16 as float32"
 
 
 def warm_up() -> None:
@@ -153,11 +163,11 @@ def warm_up() -> None:
     compiled(attend)
     segments, numbers, words = np.zeros((0, 7), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)
     step = StepTable(segments, make_tiles(segments, 1), numbers, words, numbers, words)
-    step_fields(step, np.zeros((1, scratch_words(1, 1, 1)), np.float32))
+    step_fields(step, np.zeros((1, scratch_words(1, 1, 1)), np.float32), 0)
 
 
-def make_segments(batch: StepBatch) -> tuple[Table, int]:
-    """The segments, int64 [B, 7] with the columns above; and the most keys that a segment has."""
+def make_segments(batch: StepBatch) -> tuple[Table, int, int]:
+    """The segments, int64 [B, 7]; the most keys that a segment has; and the most nodes of a tree."""
     return fill_segments(
         SegmentColumns(
             batch.table_offsets,

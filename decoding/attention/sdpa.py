@@ -63,6 +63,7 @@ class SdpaAttention:
         for segment, blocks in enumerate(plan.blocks):
             first, end = offsets[segment], offsets[segment + 1]
             keys_KTD, values_KTV = store.gather(layer.index, blocks, plan.batch.num_keys(segment))
+            keys_KTD, values_KTV = keys_KTD.to(query_HND.dtype), values_KTV.to(query_HND.dtype)
             # The heads that share keys become extra rows, so keys are read once and never repeated.
             query_KXD = query_HND[:, first:end].reshape(layer.num_kv_heads, -1, layer.key_dim)
             mask = self._mask(layer, segment, plan)

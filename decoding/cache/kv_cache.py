@@ -12,7 +12,7 @@ class KvCache:
 
     def __init__(self, store: KvStore) -> None:
         self.store = store
-        states = StatePool(store.carried.shape, store.dtype, store.device) if store.carried else None
+        states = StatePool(store.carried.shape, store.state_dtype, store.device) if store.carried else None
         self.pool = BlockPool(store.num_blocks, states=states)
 
     def new_rows(self, num_tokens: int) -> KvRows:

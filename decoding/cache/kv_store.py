@@ -50,7 +50,7 @@ class KvStore:
     Layers with the same widths and number of heads share tensors, so that a commit is one compiled call per such group,
     however many layers there are. On the CPU memory pages are touched only when written. On a device the rows that a
     step's commits move are moved together. carried: what runs the states of layers that carry one, if any do.
-    num_spare: further blocks, which are no sequence's.
+    num_spare: further blocks, which are no sequence's. state_dtype: of what layers carry; None: as keys and values.
     """
 
     def __init__(
@@ -61,11 +61,13 @@ class KvStore:
         device: torch.device,
         carried: CarriedStates | None = None,
         num_spare: int = 0,
+        state_dtype: torch.dtype | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.spare_blocks: IntArray = num_blocks + 1 + np.arange(num_spare, dtype=np.int32)
         self.carried = carried
         self.dtype = dtype
+        self.state_dtype = state_dtype or dtype
         self.device = device
         self._move_all = _mover_on(device)
         self._moves: list[NDArray[np.int64]] = []  # of each sequence, source and target slots, not done yet
@@ -101,11 +103,11 @@ class KvStore:
         return self._planes[layer]
 
     def write(self, layer: int, key_HMD: torch.Tensor, value_HMV: torch.Tensor, slots_M: torch.Tensor) -> None:
-        """Store rows of one layer. slots_M: int64, on the store's device."""
+        """Store rows of one layer, of any dtype. slots_M: int64, on the store's device."""
         keys_BHDS, values_BHSV = self._planes[layer]
         blocks_M, places_M = slots_M // BLOCK_LEN, slots_M % BLOCK_LEN
-        keys_BHDS[blocks_M, :, :, places_M] = key_HMD.transpose(0, 1)
-        values_BHSV[blocks_M, :, places_M] = value_HMV.transpose(0, 1)
+        keys_BHDS[blocks_M, :, :, places_M] = key_HMD.transpose(0, 1).to(self.dtype)
+        values_BHSV[blocks_M, :, places_M] = value_HMV.transpose(0, 1).to(self.dtype)
 
     def gather(self, layer: int, blocks: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys [H, T, D] and values [H, T, V] of the first `num_rows` of a table's `blocks`: int64, on the store's

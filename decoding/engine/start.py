@@ -162,7 +162,7 @@ def _resources(
         slots = affordable_slots(config, model.device, slot_bytes, state_bytes, largest)
     room = room_for(model.max_model_len, config, slots, limits.max_running)
     store = model.new_store(room.num_slots // BLOCK_LEN)
-    states = StatePool(store.carried.shape, store.dtype, store.device, max_checkpoints) if store.carried else None
+    states = StatePool(store.carried.shape, store.state_dtype, store.device, max_checkpoints) if store.carried else None
     pool = BlockPool(store.num_blocks, PrefixIndex() if config.prefix_cache else None, states)
     proposer = _proposer(config, draft_model, pool, limits.max_batch_rows, model.vocab_size, on_capture)
     runner = model.runner_over(store, room.max_model_len + config.max_nodes, limits.max_batch_rows, on_capture)

@@ -19,7 +19,7 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
-from decoding.config import BUNDLED_MODEL, Attention, EngineConfig
+from decoding.config import BUNDLED_MODEL, Attention, EngineConfig, KvDtype
 from decoding.errors import ConfigError
 from decoding.kernels.gpu.card import capability, card_name
 from decoding.kernels.gpu.toolchain import why_no_triton
@@ -47,6 +47,7 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
     if dtype == "auto":
         dtype = "float32" if device_type == "cpu" else _checkpoint_dtype(source, config)
     attention = resolve_attention(config.attention, device_type, dtype)
+    resolve_kv_dtype(config.kv_dtype, device_type, dtype, attention)
     if config.exact and device_type != "cpu" and attention != "triton":
         raise ConfigError(f"exact needs Triton's kernels on a GPU, and attention is {attention!r}")
     return replace(config, device=device, dtype=dtype, attention=attention), source
@@ -87,6 +88,18 @@ def folder_of(model: str, gguf_file: str | None = None, revision: str | None = N
         return str(BUNDLED_FOLDER)
     paths = gguf_paths(model, gguf_file, revision)
     return str(small_files(paths)) if paths else model
+
+
+def resolve_kv_dtype(kv_dtype: KvDtype, device_type: str, dtype: str, attention: Attention) -> str:
+    """The type of keys and values for "auto": the model's. Raises ConfigError if the requested one cannot be had."""
+    if kv_dtype in ("auto", dtype):
+        return dtype
+    if device_type != "cpu" or attention == "triton":
+        raise ConfigError(
+            f"kv_dtype {kv_dtype!r} needs a CPU, and no attention 'triton': on {device_type} with "
+            f"{attention!r} keys and values have the model's dtype, which is {dtype}"
+        )
+    return kv_dtype
 
 
 def resolve_attention(attention: Attention, device_type: str, dtype: str) -> Attention:

@@ -48,6 +48,7 @@ class Runnable(Protocol):
 
 class Testable(Runnable, Protocol):
     dtype: torch.dtype
+    kv_dtype: torch.dtype
     weights: str
     vocab_size: int
     num_parameters: int
@@ -183,7 +184,7 @@ def _check(model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[t
     scale = max(1.0, expected_RV.abs().max().item())
     difference = (actual_RV - expected_RV).abs().max().item() / scale
     is_rounded = model.weights != str(model.dtype).removeprefix("torch.")
-    tolerance = ROUNDED_TOLERANCE if is_rounded else TOLERANCES[model.dtype]
+    tolerance = ROUNDED_TOLERANCE if is_rounded else max(TOLERANCES[model.dtype], TOLERANCES[model.kv_dtype])
     if model.state_bytes:  # states are float32 whatever the model is
         tolerance = max(tolerance, TOLERANCES[torch.float32])
     if not difference <= tolerance:  # also true for NaN

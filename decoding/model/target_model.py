@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from decoding.attention.backend import StaticAttention
 from decoding.attention.backends import new_backend, tiles_of
+from decoding.attention.exact import arithmetic
 from decoding.cache.batch import StepBatch
 from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.cache.step_tensors import StepTensors
@@ -29,6 +30,7 @@ from decoding.model.checkpoint import (
     max_model_len,
     resolve,
     resolve_attention,
+    resolve_kv_dtype,
 )
 from decoding.model.device.capture import Capture, capture_on
 from decoding.model.device.graph_runner import BUCKETS, FIXED_ROWS, GraphRunner, buckets_for
@@ -68,6 +70,7 @@ class TargetModel:
     """A causal language model that runs packed steps.
 
     is_exact: on this machine a token's logits had the same bits alone, batched and in a tree.
+    kv_dtype: of keys and values in its stores.
     fingerprint: changes whenever the same seed might give another reply; identity: changes only with the model.
     is_row_exact: it runs by kernels that are made for this on a GPU, too. taps: record its features for draft heads.
     fixed_rows: captured forwards have at least so many tokens.
@@ -92,6 +95,10 @@ class TargetModel:
         use_threads(self.threads.chosen)
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
+        kv_dtype = resolve_kv_dtype(
+            config.kv_dtype, self.device.type, str(self.dtype).removeprefix("torch."), self.attention
+        )
+        self.kv_dtype = getattr(torch, kv_dtype)
         self.max_model_len = max_model_len(model.config, config.max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self.vocab_size = self.num_logits = model.get_input_embeddings().num_embeddings
@@ -190,7 +197,8 @@ class TargetModel:
     def _first_fingerprint(self, num_ranks: int) -> str:
         """Of what shapes logits before the self-test has said more."""
         tiles = tiles_of(self.attention, self.layers, self.dtype, self.device)
-        parts = [self.identity, self.weights, self.attention, tiles, self._capture is not None]
+        keys = arithmetic(self.kv_dtype) if self.attention == "exact" else str(self.kv_dtype)
+        parts = [self.identity, self.weights, self.attention, keys, tiles, self._capture is not None]
         parts += ["exact"] if self.is_row_exact else []
         parts += [num_ranks] if num_ranks > 1 else []
         return fingerprint(self.device, *parts)
@@ -215,7 +223,7 @@ class TargetModel:
 
     @property
     def bytes_per_slot(self) -> int:
-        return bytes_per_slot(self.layers, self.dtype)
+        return bytes_per_slot(self.layers, self.kv_dtype)
 
     @property
     def state_bytes(self) -> int:
@@ -237,7 +245,7 @@ class TargetModel:
 
     def new_store(self, num_blocks: int) -> KvStore:
         """An empty store of `num_blocks` blocks."""
-        return KvStore(self.layers, num_blocks, self.dtype, self.device, self._states)
+        return KvStore(self.layers, num_blocks, self.kv_dtype, self.device, self._states, state_dtype=self.dtype)
 
     def runner_over(
         self, store: KvStore, most_keys: int, most_rows: int = BUCKETS[-1], progress: Progress = silent

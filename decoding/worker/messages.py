@@ -95,6 +95,7 @@ class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     fingerprint: str  # changes whenever the same seed might give another reply
     identity: str  # of the model, the same on every machine
     state_bytes: int = 0
+    kv_dtype: str = ""  # of keys and values in the cache
     exact_rows: int = 0  # where is_exact is false: in steps of up to so many tokens they do not
 
 

@@ -87,6 +87,7 @@ def _describe(service: Service, caller: Caller) -> dict[str, Any]:
             "served_name": service.settings.model_name,
             "device": engine.device,
             "dtype": engine.dtype,
+            "kv_dtype": engine.kv_dtype,
             "weights": engine.weights,
             "attention": engine.attention,
             "is_exact": engine.is_exact,

@@ -73,9 +73,10 @@ class StartupReport:
         takers = "the worker takes" if num_workers == 1 else f"the {num_workers} workers take"
         num_ranks = num_workers * self._service.settings.tensor_parallel_size
         ranks = f", {engine.expected_bytes / num_ranks / 2**30:.1f} on each rank," if num_ranks > num_workers else ""
+        kept = "" if engine.kv_dtype in ("", engine.dtype) else f" in {engine.kv_dtype}"
         carried = f", each with {engine.state_bytes / 2**20:.2f} MiB that layers carry" if engine.state_bytes else ""
         self._say(
-            f"The KV cache has room for {engine.kv_slots:,} tokens; "
+            f"The KV cache has room for {engine.kv_slots:,} tokens{kept}; "
             f"{engine.max_running} requests run at a time{carried}; "
             f"once full, {takers} {engine.expected_bytes / 2**30:.1f} GiB{ranks} and what sessions remember."
         )

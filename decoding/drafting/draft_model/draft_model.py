@@ -85,7 +85,7 @@ class DraftModel:
         from it."""
         rows = request.state.rows_in(request.table)
         if self.store.carried is not None and rows.state is None:
-            rows.state = StatePool(self.store.carried.shape, self.store.dtype, self.store.device).open()
+            rows.state = StatePool(self.store.carried.shape, self.store.state_dtype, self.store.device).open()
         return rows
 
     def _unseen(self, request: GrowthRequest, most_rows: int) -> Segment:

@@ -95,6 +95,12 @@ def emit_call(builder: Builder, name: str, *operands: Value) -> Value:
     return builder.call(function, operands)
 
 
+def emit_assembly(builder: Builder, text: str, constraints: str, result: Any, *operands: Value) -> Value:
+    """Emit one instruction as assembly, since LLVM's versions name its intrinsic differently."""
+    kind = ir.FunctionType(result, [operand.type for operand in operands])
+    return builder.call(ir.InlineAsm(kind, text, constraints), operands)
+
+
 def emit_exp(builder: Builder, x: Value) -> Value:
     """exp(x) for x <= 0, to about one unit in the last place; 0 below SMALLEST_EXPONENT."""
     is_zero = builder.fcmp_ordered("<", x, emit_constant(SMALLEST_EXPONENT))
@@ -164,23 +170,8 @@ def find_largest(_context: Any, scores: Any, count: Any, least: Any) -> Any:
 
 
 @intrinsic
-def weigh(_context: Any, scores: Any, count: Any, maximum: Any) -> Any:
-    """The numbers x of a lane array become exp(x - maximum)."""
-
-    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        scores, count, maximum = values
-        largest = emit_splat(builder, maximum)
-        with cgutils.for_range(builder, count, intp=count.type) as loop:
-            address = emit_address(builder, scores, loop.index, VECTOR_BYTES)
-            emit_store(builder, emit_exp(builder, builder.fsub(emit_load(builder, address, VECTOR), largest)), address)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.float32), codegen
-
-
-@intrinsic
 def exp(_context: Any, number: Any) -> Any:
-    """exp(number), with the bits that a lane of `weigh` gives."""
+    """exp(number), with the bits that `emit_exp` gives a lane."""
 
     def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         return builder.extract_element(emit_exp(builder, emit_splat(builder, values[0])), ir.Constant(INT, 0))
@@ -289,6 +280,7 @@ def _scalar_access(kind: Any, ir_kind: Any) -> tuple[Any, Any]:
 
 
 load_float, store_float = _scalar_access(types.float32, FLOAT)
+load_word, store_word = _scalar_access(types.uint32, INT)
 load_half, store_half = _scalar_access(types.uint16, ir.IntType(16))
 
 

@@ -163,7 +163,8 @@ class _Replayed:
     """A model whose forwards are a runner's, over the runner's store."""
 
     def __init__(self, model: Testable, runner: Runner, store: KvStore) -> None:
-        self.dtype, self.weights, self.vocab_size = model.dtype, model.weights, model.vocab_size
+        self.dtype, self.kv_dtype, self.weights = model.dtype, model.kv_dtype, model.weights
+        self.vocab_size = model.vocab_size
         self.num_parameters, self.max_model_len, self.state_bytes = model.num_parameters, model.max_model_len, 0
         self._runner, self._store = runner, store
 

@@ -136,7 +136,7 @@ class LayerCalls:
     def _attention(self) -> Call:
         spec, fields = self._spec, [0] * call_table.NUM_FIELDS
         item = self._rooms.dtype.itemsize
-        fields[call_table.OUT] = self._attended
+        fields[call_table.OUT], fields[call_table.ITEM] = self._attended, item
         for address, start, num_heads, width in (
             (call_table.QUERY, self._query, spec.num_query_heads, spec.key_dim),
             (call_table.KEY, self._key, spec.num_kv_heads, spec.key_dim),

@@ -138,7 +138,7 @@ class LeadModel(TargetModel):
         if not self._is_leading:
             return super().new_store(num_blocks)
         number = self._team.open(num_blocks)
-        store = LeadStore(self._team, number, self.layers, num_blocks, self.dtype, self.device)
+        store = LeadStore(self._team, number, self.layers, num_blocks, self.kv_dtype, self.device)
         self._numbers[store] = number
         weakref.finalize(store, self._team.close, number)
         return store

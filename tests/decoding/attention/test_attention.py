@@ -20,10 +20,17 @@ from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import BLOCK_LEN, BlockTable, num_blocks_for
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.core.layer import LayerSpec
+from decoding.kernels.cpu.attention.tables import MANY
+from decoding.kernels.cpu.attention.tile_scratch import RANGE
 from tests.trees import path_to, random_parents
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
+# Of the model's tensors, and of keys and values in the cache.
+KINDS = [(dtype, kv_dtype) for dtype in DTYPES for kv_dtype in DTYPES]
+KINDS_NAMED = pytest.mark.parametrize(
+    ("dtype", "kv_dtype"), KINDS, ids=[f"{str(one)[6:]} over {str(other)[6:]}" for one, other in KINDS]
+)
 NUM_BLOCKS = 128
 
 
@@ -102,13 +109,14 @@ class Cache:
     backend: AttentionBackend
     spec: LayerSpec
     dtype: torch.dtype
+    kv_dtype: torch.dtype | None = None  # as `dtype`
     order: str = "scattered"
     free: list[int] = field(init=False)
     store: KvStore = field(init=False)
 
     def __post_init__(self) -> None:
         self.free = list(ORDERS[self.order])
-        self.store = KvStore([self.spec], NUM_BLOCKS, self.dtype, CPU)
+        self.store = KvStore([self.spec], NUM_BLOCKS, self.kv_dtype or self.dtype, CPU)
         for plane in self.store.planes(0):
             plane.fill_(float("nan"))
 
@@ -159,32 +167,36 @@ SHAPES = [(0, 5), (3, 1), (70, 20), (130, 66)]
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@KINDS_NAMED
 @pytest.mark.parametrize("name", ["exact", "sdpa", "padded"])
-def test_every_backend_agrees_with_the_reference(name: str, feature: str, dtype: torch.dtype) -> None:
+def test_every_backend_agrees_with_the_reference(
+    name: str, feature: str, dtype: torch.dtype, kv_dtype: torch.dtype
+) -> None:
     spec = FEATURES[feature]
     backends = {"exact": lambda: ExactAttention([spec]), "sdpa": lambda: SdpaAttention(CPU), "padded": PaddedAttention}
     backend = backends[name]()
-    expected = run_requests(Cache(ReferenceAttention(), spec, dtype), SHAPES)
-    actual = run_requests(Cache(backend, spec, dtype), SHAPES)
-    tolerance = 2e-5 if dtype == torch.float32 else 3e-2
+    expected = run_requests(Cache(ReferenceAttention(), spec, dtype, kv_dtype), SHAPES)
+    actual = run_requests(Cache(backend, spec, dtype, kv_dtype), SHAPES)
+    tolerance = 2e-5 if dtype == kv_dtype == torch.float32 else 3e-2
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_tree_row_has_the_bits_of_its_path_decoded_one_by_one(feature: str, dtype: torch.dtype) -> None:
+@KINDS_NAMED
+def test_a_tree_row_has_the_bits_of_its_path_decoded_one_by_one(
+    feature: str, dtype: torch.dtype, kv_dtype: torch.dtype
+) -> None:
     spec, backend = FEATURES[feature], ExactAttention([FEATURES[feature]])
     num_nodes, prefix_len = 40, 90
     parents = random_parents(num_nodes, np.random.default_rng(5))
     prefix, nodes = random_rows(spec, prefix_len, dtype, 1), random_rows(spec, num_nodes, dtype, 2)
-    cache = Cache(backend, spec, dtype)
+    cache = Cache(backend, spec, dtype, kv_dtype)
     other, sequence = cache.open(300), cache.open(300)
     cache.extend(sequence, prefix)
     crowd = [chain(other, 33), Segment(sequence, np.zeros(num_nodes, np.int32), parents)]
     tree = cache.attend(crowd, random_rows(spec, 33, dtype, 9) + nodes)[33:]
     for node in (0, 7, num_nodes - 1):
-        alone = Cache(backend, spec, dtype, "descending")
+        alone = Cache(backend, spec, dtype, kv_dtype, "descending")
         plain = alone.open(300)
         for row in prefix + [nodes[step] for step in path_to(node, parents)]:
             last = alone.extend(plain, [row])
@@ -192,21 +204,71 @@ def test_a_tree_row_has_the_bits_of_its_path_decoded_one_by_one(feature: str, dt
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@KINDS_NAMED
 def test_a_prompt_has_the_same_bits_in_chunks_of_any_length_and_blocks_in_any_order(
-    feature: str, dtype: torch.dtype
+    feature: str, dtype: torch.dtype, kv_dtype: torch.dtype
 ) -> None:
     spec, backend = FEATURES[feature], ExactAttention([FEATURES[feature]])
     rows = random_rows(spec, 150, dtype, 1)
     results = []
     for order, lengths in (("ascending", [150]), ("descending", [64, 1, 85]), ("scattered", [7] * 21 + [3])):
-        cache = Cache(backend, spec, dtype, order)
+        cache = Cache(backend, spec, dtype, kv_dtype, order)
         sequence = cache.open(150)
         ends = np.cumsum(lengths).tolist()
         chunks = [rows[end - length : end] for end, length in zip(ends, lengths, strict=True)]
         results.append(torch.cat([cache.extend(sequence, chunk) for chunk in chunks]))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("feature", ["plain", "window of many blocks", "window, soft-cap and sinks", "odd widths"])
+@pytest.mark.parametrize("prefix_len", [RANGE - 40, RANGE - 1, RANGE, RANGE + 1, 2 * RANGE - 17])
+@pytest.mark.parametrize("kv_dtype", DTYPES)
+def test_a_tree_across_the_end_of_a_range_has_the_bits_of_its_paths_as_prompts(
+    feature: str, prefix_len: int, kv_dtype: torch.dtype
+) -> None:
+    """Paths go beyond the range in which the tree begins, and a deep one may fill the next."""
+    spec, num_nodes = FEATURES[feature], 90
+    parents = random_parents(num_nodes, np.random.default_rng(5))
+    parents[1:60] = np.arange(59)  # a long branch, from which others leave
+    prefix = random_rows(spec, prefix_len, torch.float32, 1)
+    nodes = random_rows(spec, num_nodes, torch.float32, 2)
+    cache = Cache(ExactAttention([spec]), spec, torch.float32, kv_dtype)
+    sequence = cache.open(prefix_len + num_nodes)
+    prompt = cache.extend(sequence, prefix)
+    assert prompt.isfinite().all()
+    tree = cache.attend([Segment(sequence, np.zeros(num_nodes, np.int32), parents)], nodes)
+    for node in (0, 20, 59, num_nodes - 1):
+        alone = Cache(cache.backend, spec, torch.float32, kv_dtype, "descending")
+        path = path_to(node, parents)
+        chained = alone.extend(alone.open(prefix_len + len(path)), prefix + [nodes[step] for step in path])
+        assert torch.equal(chained[:prefix_len], prompt)
+        assert torch.equal(chained[-1], tree[node])
+
+
+@pytest.mark.parametrize("kv_dtype", DTYPES)
+def test_a_large_prompt_has_the_bits_of_its_rows_alone(kv_dtype: torch.dtype) -> None:
+    """Its tiles are larger than those of few rows."""
+    spec, num_rows = FEATURES["eight heads on one key head"], 400
+    rows = random_rows(spec, num_rows, torch.float32, 1)
+    cache = Cache(ExactAttention([spec]), spec, torch.float32, kv_dtype)
+    whole, single = cache.open(num_rows), cache.open(num_rows)
+    expected = cache.extend(whole, rows)
+    cache.extend(single, rows[:300])
+    found = torch.cat([cache.extend(single, [row]) for row in rows[300:]])
+    assert num_rows * spec.group > MANY
+    assert torch.equal(found, expected[300:])
+
+
+@pytest.mark.parametrize("kv_dtype", DTYPES)
+def test_what_is_not_a_number_is_not_hidden(kv_dtype: torch.dtype) -> None:
+    spec = FEATURES["plain"]
+    rows = random_rows(spec, 20, torch.float32, 1)
+    rows[7].query[:] = float("nan")
+    cache = Cache(ExactAttention([spec]), spec, torch.float32, kv_dtype)
+    out = cache.extend(cache.open(20), rows)
+    assert out[7].isnan().all()
+    assert out[[row for row in range(20) if row != 7]].isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -257,10 +319,10 @@ def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch, feature: str, dt
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_slots_that_nobody_wrote_do_not_leak(feature: str, dtype: torch.dtype) -> None:
+@KINDS_NAMED
+def test_slots_that_nobody_wrote_do_not_leak(feature: str, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
     spec = FEATURES[feature]
-    cache = Cache(ExactAttention([spec]), spec, dtype)
+    cache = Cache(ExactAttention([spec]), spec, dtype, kv_dtype)
     out = run_requests(cache, SHAPES)
     assert torch.isfinite(out).all()
     assert any(plane.isnan().any() for plane in cache.store.planes(0)), "the test must leave garbage to be met"

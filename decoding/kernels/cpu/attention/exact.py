@@ -1,7 +1,8 @@
 """The compiled half of exact attention: one call per layer stores a step's keys and values, then attends.
 
-Integer tables hold addresses and sizes, see `call_table` and `step_table`. Threads share heads to store, then tiles.
-Invariant: tiles, blocks and threads cannot change a pair's result.
+A row is a token. A tile's keys are read in ranges: scored, weighed, and their values added, before the next range.
+Invariant: a pair of row and head adds its keys in the order of their positions, in ranges that begin at the same
+positions everywhere, so tiles, trees, blocks and threads cannot change its result.
 """
 
 from __future__ import annotations
@@ -12,51 +13,216 @@ import numba as nb
 import numpy as np
 
 from decoding.kernels.cpu import lanes
+from decoding.kernels.cpu.attention import products
 from decoding.kernels.cpu.attention.call_table import (
     COUNTER,
+    COUNTING,
+    FIRST_SINK,
+    GROUP,
+    HAS_SINKS,
     ITEM_SIZE,
-    KEY,
     KEY_DIM,
-    KEY_HEAD,
-    KEY_ROW,
-    KEYS,
+    LAYER,
+    LAYER_NUMBERS,
+    MOST_NODES,
     NUM_FIELDS,
     NUM_KV_HEADS,
+    NUM_NODES,
+    NUM_SEGMENTS,
+    NUM_SINKS,
+    NUM_SLOTS,
+    NUM_TABLE_BLOCKS,
+    NUM_TILES,
+    PARENTS,
+    POSITIONS,
     ROOM_WORDS,
     ROOMS_TAKEN,
+    SCALING,
     SCRATCH,
+    SEGMENTS,
+    SOFTCAP,
     STORED,
-    VALUE,
+    TABLES,
+    TILES,
     VALUE_DIM,
-    VALUE_HEAD,
-    VALUE_ROW,
-    VALUES,
-    address_of,
-    layer_of,
-    step_of,
+    WRITE_SLOTS,
+    LayerTable,
 )
-from decoding.kernels.cpu.attention.step_table import Table
-from decoding.kernels.cpu.attention.tile import attend_tile
+from decoding.kernels.cpu.attention.products import NUM_BLOCKS, SOME, SOME_BLOCKS, WIDE, Blocks, Rows
+from decoding.kernels.cpu.attention.staging import (
+    blocks_of,
+    must_stage_values,
+    stage_keys,
+    stage_path,
+    stage_values,
+)
+from decoding.kernels.cpu.attention.step_table import NUM_WRITTEN, TILE_PAIRS, StepTable, Table
+from decoding.kernels.cpu.attention.storing import load_queries, save, store_head
+from decoding.kernels.cpu.attention.tile import Tile, make_tile, node_of, slot_range
+from decoding.kernels.cpu.attention.tile_scratch import RANGE, address_of, round_up, sum_widths
+from decoding.kernels.cpu.attention.weighing import find_path, follow_paths, start_sums, weigh
+from decoding.kernels.cpu.lanes import LANES
 from decoding.kernels.layout import BLOCK_LEN
 
 
 @nb.njit(cache=True)
-def _store_head(call: Table, layer: Table, write_slots_M: Table, head: int) -> None:
-    """Write the step's keys and values of one kv head to their slots."""
-    item, key_dim, value_dim = layer[ITEM_SIZE], layer[KEY_DIM], layer[VALUE_DIM]
-    for row in range(len(write_slots_M)):
-        block, place = divmod(write_slots_M[row], BLOCK_LEN)
-        first = (block * layer[NUM_KV_HEADS] + head) * BLOCK_LEN
-        source = call[KEY] + head * call[KEY_HEAD] + row * call[KEY_ROW]
-        target = layer[KEYS] + (first * key_dim + place) * item
-        if item == 4:
-            for column in range(key_dim):
-                lanes.store_float(target + 4 * BLOCK_LEN * column, lanes.load_float(source + 4 * column))
+def _score_rows(tile: Tile, blocks: Blocks, places: tuple[int, int], scores: int) -> None:
+    """Score up to `NUM_BLOCKS` blocks. places: of the first, and of their end. scores: the address for the first
+    pair's."""
+    width, factor = tile.layer.integers[KEY_DIM], tile.layer.numbers[SCALING]
+    query_step, score_step, (first, end) = 4 * round_up(width, LANES), 4 * tile.score_width, places
+    for pair in range(0, tile.num_pairs, SOME):
+        queries = Rows(address_of(tile.rooms.queries) + pair * query_step, query_step)
+        target = Rows(scores + pair * score_step, score_step)
+        if tile.is_in_pairs:
+            num_steps = (width + 1) // 2
+            if tile.num_pairs == 1:
+                products.score_one_pairs(queries, blocks, first, num_steps, factor, target)
+            elif end - first <= SOME_BLOCKS // 2:
+                products.score_last_pairs(queries, blocks, first, num_steps, factor, target)
+            else:
+                for place in range(first, end, SOME_BLOCKS):
+                    part = Rows(target.start + 4 * BLOCK_LEN * (place - first), score_step)
+                    products.score_some_pairs(queries, blocks, place, num_steps, factor, part)
+        elif tile.num_pairs == 1:
+            products.score_one(queries, blocks, first, width, factor, target)
+        elif end - first <= SOME_BLOCKS // 2:
+            products.score_last(queries, blocks, first, width, factor, target)
         else:
-            for column in range(key_dim):
-                lanes.store_half(target + 2 * BLOCK_LEN * column, lanes.load_half(source + 2 * column))
-        source = call[VALUE] + head * call[VALUE_HEAD] + row * call[VALUE_ROW]
-        lanes.copy_bytes(layer[VALUES] + (first + place) * value_dim * item, source, value_dim * item)
+            for place in range(first, end, SOME_BLOCKS):
+                part = Rows(target.start + 4 * BLOCK_LEN * (place - first), score_step)
+                products.score_some(queries, blocks, place, width, factor, part)
+
+
+@nb.njit(cache=True)
+def _score(tile: Tile, slots: tuple[int, int]) -> None:
+    """Score the keys of a range of slots. A few scores beyond them are written but never read."""
+    first, count = slots[0] // BLOCK_LEN, (slots[1] - slots[0] + BLOCK_LEN - 1) // BLOCK_LEN
+    source = blocks_of(tile.keys, (first, count), 0, (tile.values, first))
+    for done in range(0, count, NUM_BLOCKS):
+        end, scores = min(done + NUM_BLOCKS, count), address_of(tile.rooms.scores) + 4 * BLOCK_LEN * done
+        if tile.layer.integers[ITEM_SIZE] == 2:
+            _score_rows(tile, stage_keys(tile, source, done), (0, end - done), scores)
+        else:
+            _score_rows(tile, source, (done, end), scores)
+    if tile.layer.numbers[SOFTCAP] > 0:
+        for pair in range(tile.num_pairs):
+            row = address_of(tile.rooms.scores) + 4 * pair * tile.score_width
+            lanes.soft_cap(row, count, tile.layer.numbers[SOFTCAP])
+
+
+@nb.njit(cache=True)
+def _columns(blocks: Blocks, first: int) -> Blocks:
+    """The same blocks, from a column's bytes on."""
+    return Blocks(
+        blocks.table,
+        blocks.base + 4 * first,
+        blocks.block_step,
+        blocks.last,
+        blocks.row_step,
+        blocks.next_table,
+        blocks.next_base + 4 * first,
+        blocks.next_block_step,
+    )
+
+
+@nb.njit(cache=True)
+def _add_rows(tile: Tile, pairs: tuple[int, int], blocks: Blocks, keys: tuple[int, int], weights: int) -> None:
+    """Add the weighted values of keys. pairs: a range of the tile's. keys: the place of the first block, and how many.
+    weights: the address of those of the tile's first pair."""
+    padded, sum_width = sum_widths(tile.layer.integers[VALUE_DIM])
+    score_step, (first, num_steps) = 4 * tile.score_width, keys
+    if tile.is_in_pairs:
+        num_steps = (num_steps + 1) // 2
+    pair, end = pairs
+    while pair < end:
+        rows = Rows(weights + pair * score_step, score_step)
+        is_some = end - pair >= SOME or (end == tile.num_pairs and end - pair > 1)
+        for column in range(0, padded, WIDE * LANES):
+            sums = Rows(address_of(tile.rooms.sums) + 4 * (pair * sum_width + column), 4 * sum_width)
+            part, is_wide = _columns(blocks, column), column + WIDE * LANES <= padded
+            if tile.is_in_pairs:
+                if is_some and is_wide:
+                    products.add_some_wide_pairs(rows, part, first, num_steps, sums)
+                elif is_some:
+                    products.add_some_narrow_pairs(rows, part, first, num_steps, sums)
+                elif is_wide:
+                    products.add_one_wide_pairs(rows, part, first, num_steps, sums)
+                else:
+                    products.add_one_narrow_pairs(rows, part, first, num_steps, sums)
+            elif is_some and is_wide:
+                products.add_some_wide(rows, part, first, num_steps, sums)
+            elif is_some:
+                products.add_some_narrow(rows, part, first, num_steps, sums)
+            elif is_wide:
+                products.add_one_wide(rows, part, first, num_steps, sums)
+            else:
+                products.add_one_narrow(rows, part, first, num_steps, sums)
+        pair += SOME if is_some else 1
+
+
+@nb.njit(cache=True)
+def _weights_at(tile: Tile, place: int, done: int) -> Any:
+    """The address of the first pair's weights. place: where the range begins in a line. done: keys of the range before
+    these."""
+    return address_of(tile.rooms.scores) + 4 * place + (2 if tile.is_in_pairs else 4) * done
+
+
+@nb.njit(cache=True)
+def _add_values(tile: Tile, place: int, slots: tuple[int, int], is_last: bool) -> None:
+    """Add the weighted values of slots that lie by position, a range's first ones. place: where the range begins in a
+    line. is_last: whether the thread then goes on with its next keys."""
+    start, end = slots
+    first, count = start // BLOCK_LEN, (end - start + BLOCK_LEN - 1) // BLOCK_LEN
+    then = (tile.next_keys, 0) if is_last else (tile.keys, first + count)
+    source = blocks_of(tile.values, (first, count), 4 * tile.layer.integers[VALUE_DIM], then)
+    for done in range(0, count, NUM_BLOCKS):
+        num_keys = min(end - start - done * BLOCK_LEN, NUM_BLOCKS * BLOCK_LEN)
+        blocks, block = source, done
+        if must_stage_values(tile):
+            blocks, block = stage_values(tile, source, done, num_keys), 0
+        weights = _weights_at(tile, place, done * BLOCK_LEN)
+        _add_rows(tile, (0, tile.num_pairs), blocks, (block, num_keys), weights)
+
+
+@nb.njit(cache=True)
+def _add_paths(tile: Tile, place: int, positions: tuple[int, int], begin: int) -> None:
+    """Add the weighted values of a range's last positions, in which each row has slots of its own. place, begin: where
+    the range begins in a line, and at which position."""
+    group, (start, end), pair = tile.layer.integers[GROUP], positions, 0
+    while pair < tile.num_pairs:
+        last = min(tile.num_pairs, pair + group - (tile.first_pair + pair) % group)
+        num_keys = min(find_path(tile, node_of(tile, pair), start), end - start)
+        for done in range(0, num_keys, NUM_BLOCKS * BLOCK_LEN):
+            count = min(num_keys - done, NUM_BLOCKS * BLOCK_LEN)
+            blocks = stage_path(tile, done, count)
+            _add_rows(tile, (pair, last), blocks, (0, count), _weights_at(tile, place, start - begin + done))
+        pair = last
+
+
+@nb.njit(cache=True)
+def _attend_tile(tile: Tile) -> None:
+    """Fill the tile's sums."""
+    first, end = slot_range(tile)
+    shared_end = end if tile.is_chain else tile.prefix_len // 2 * 2  # where slots no longer lie by position
+    start_sums(tile)
+    while first < end:
+        border = (first // RANGE + 1) * RANGE
+        has_paths = not tile.is_chain and border > tile.prefix_len
+        stop = end if has_paths else min(border, end)
+        _score(tile, (first, stop))
+        last = follow_paths(tile, first) if has_paths else stop
+        begin = first
+        while begin < last:
+            range_end = min((begin // RANGE + 1) * RANGE, last)
+            weigh(tile, first, (begin, range_end))
+            shared = min(range_end, shared_end)
+            if begin < shared:
+                _add_values(tile, begin - first, (begin, shared), stop == end)
+            if has_paths:
+                _add_paths(tile, begin - first, (max(begin, shared_end), range_end), begin)
+            begin = range_end
+        first = stop
 
 
 @nb.njit(inline="always")
@@ -66,23 +232,47 @@ def _attend(call: Table) -> None:
     Threads draw tickets from a shared counter, so that a thread which loses its core delays little. A thread draws its
     next ticket one tile early and prefetches those keys. All keys and values are stored before any tile attends.
     """
-    table, step = layer_of(call), step_of(call)
-    num_heads, num_tiles = table.integers[NUM_KV_HEADS], len(step.tiles)
+    layer, step = _layer_of(call), _step_of(call)
+    num_heads, num_tiles = layer.integers[NUM_KV_HEADS], len(step.tiles)
     taken, stored = address_of(call) + 8 * COUNTER, address_of(call) + 8 * STORED
     room = call[ROOM_WORDS] * lanes.raise_counter(address_of(call) + 8 * ROOMS_TAKEN, 1)
     scratch = nb.carray(lanes.pointer(call[SCRATCH] + 4 * room, np.float32(0)), call[ROOM_WORDS])
     ticket = lanes.raise_counter(taken, 1)
     while ticket < num_heads:
-        _store_head(call, table.integers, step.write_slots_M, ticket)
+        store_head(call, layer.integers, step.write_slots_M, ticket)
         lanes.raise_counter(stored, 1)
         ticket = lanes.raise_counter(taken, 1)
     while lanes.raise_counter(stored, 0) < num_heads:
         pass
     while ticket < num_heads + num_tiles * num_heads:
-        head, tile = divmod(ticket - num_heads, num_tiles)
+        head, number = divmod(ticket - num_heads, num_tiles)
         ticket = lanes.raise_counter(taken, 1)
         next_head = min((ticket - num_heads) // num_tiles, num_heads - 1)
-        attend_tile(call, table, step, (num_tiles - 1 - tile, head, next_head), scratch)
+        tile = make_tile(layer, step, (num_tiles - 1 - number, head, next_head), call[MOST_NODES], scratch)
+        load_queries(call, tile)
+        _attend_tile(tile)
+        save(call, tile)
+
+
+@nb.njit(cache=True)
+def _layer_of(call: Table) -> LayerTable:
+    return LayerTable(
+        nb.carray(lanes.pointer(call[LAYER], np.int64(0)), HAS_SINKS + 1),
+        nb.carray(lanes.pointer(call[LAYER_NUMBERS], np.float32(0)), FIRST_SINK + call[NUM_SINKS]),
+        nb.carray(lanes.pointer(call[COUNTING], np.int32(0)), NUM_BLOCKS),
+    )
+
+
+@nb.njit(cache=True)
+def _step_of(call: Table) -> StepTable:
+    return StepTable(
+        nb.carray(lanes.pointer(call[SEGMENTS], np.int64(0)), (call[NUM_SEGMENTS], NUM_WRITTEN + 1)),
+        nb.carray(lanes.pointer(call[TILES], np.int64(0)), (call[NUM_TILES], TILE_PAIRS + 1)),
+        nb.carray(lanes.pointer(call[TABLES], np.int32(0)), call[NUM_TABLE_BLOCKS]),
+        nb.carray(lanes.pointer(call[WRITE_SLOTS], np.int64(0)), call[NUM_SLOTS]),
+        nb.carray(lanes.pointer(call[PARENTS], np.int32(0)), call[NUM_NODES]),
+        nb.carray(lanes.pointer(call[POSITIONS], np.int64(0)), call[NUM_NODES]),
+    )
 
 
 def attend(fields: Any) -> None:

@@ -3,11 +3,13 @@
 
 Each kernel computes a few rows by a few vectors of sixteen numbers, all in registers; kernels differ only in how many.
 A row belongs to a (token, head) pair. Addresses are integers, as in `lanes`.
-Invariant: a number of the result is one sum, a fused multiply-add per step, in order of width or of keys.
+A step of a sum is a fused multiply-add of float32, or two products of bfloat16 pairs: of two neighbours of a key's
+width, or of two keys. Invariant: a number of the result is one sum, in order of width or of keys.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from decoding.kernels.cpu.halves import emit_pair_product
 from decoding.kernels.cpu.lanes import (
     FLOAT,
     INT,
@@ -35,9 +38,9 @@ from decoding.kernels.cpu.lanes import (
     emit_times,
 )
 from decoding.kernels.layout import BLOCK_LEN
-from decoding.kernels.processor import has_wide_registers
+from decoding.kernels.processor import has_wide_registers, multiplies_halves
 
-TILE_ROWS = 32  # the most (token, head) pairs that share a pass over keys and values
+HAS_PAIRS = multiplies_halves()  # else bfloat16 numbers are widened first
 NUM_BLOCKS = 4  # blocks of keys that a kernel for one row takes at a time, and blocks staged at a time
 AHEAD = 4  # blocks of values between the one that is read and the one that is prefetched
 # What the kernels for several rows take at a time: rows, blocks of keys, and vectors of value columns. Their sums must
@@ -46,21 +49,32 @@ SOME = SOME_BLOCKS = WIDE = 4 if has_wide_registers() else 2
 NARROW = 2  # vectors of value columns at a time, where fewer than `WIDE` are left
 
 
-class Blocks(NamedTuple):
-    """One head's keys or values. table: address of int32 block numbers, at places up to `last`. base: address of block
-    0.
+Product = Callable[[Builder, Value, Value, Value], Value]
 
-    then, then_step: `base` and `block_step` of the plane that is read next, for prefetching beyond the last block.
-    Steps are the bytes from one block or row to the next.
+
+class Plane(NamedTuple):
+    """One head's keys or values. table: address of int32 block numbers. base: address of block 0. block_step: the bytes
+    from one block to the next."""
+
+    table: int
+    base: int
+    block_step: int
+
+
+class Blocks(NamedTuple):
+    """Keys or values at places of a plane's table up to `last`. row_step: the bytes from one row to the next.
+
+    next_table, next_base, next_block_step: the plane that is read next, for prefetching beyond the last block.
     """
 
     table: int
-    last: int
     base: int
     block_step: int
+    last: int
     row_step: int
-    then: int
-    then_step: int
+    next_table: int
+    next_base: int
+    next_block_step: int
 
 
 class Rows(NamedTuple):
@@ -70,21 +84,18 @@ class Rows(NamedTuple):
     step: int
 
 
-class Sums(NamedTuple):
-    """Rows of weighted sums, as in `Rows`. totals: address of the first row's sum of weights; `step` leads to the
-    next."""
-
-    start: int
-    step: int
-    totals: int
+def _emit_fma(builder: Builder, total: Value, factor: Value, vector: Value) -> Value:
+    return emit_call(builder, "fma", factor, vector, total)
 
 
-def _emit_step(builder: Builder, sums: list[list[Value]], factors: list[Value], vectors: list[Value]) -> None:
+def _emit_step(
+    builder: Builder, product: Product, sums: list[list[Value]], factors: list[Value], vectors: list[Value]
+) -> None:
     """sums[r][v] += factors[r] * vectors[v]. sums: stack slots; vectors: addresses."""
     loaded = [emit_load(builder, vector, VECTOR) for vector in vectors]
     for row, factor in zip(sums, factors, strict=True):
         for slot, vector in zip(row, loaded, strict=True):
-            builder.store(emit_call(builder, "fma", factor, vector, builder.load(slot)), slot)
+            builder.store(product(builder, builder.load(slot), factor, vector), slot)
 
 
 def _emit_factor(builder: Builder, address: Value) -> Value:
@@ -94,7 +105,7 @@ def _emit_factor(builder: Builder, address: Value) -> Value:
 
 def _emit_block(builder: Builder, blocks: list[Value], place: Value) -> Value:
     """The address of the block at `place` in the table; of the last block if `place` is beyond it."""
-    table, last, base, block_step = blocks[:4]
+    table, base, block_step, last = blocks[:4]
     place = emit_least(builder, place, last)
     number = builder.sext(emit_load(builder, emit_address(builder, table, place, 4), INT), base.type)
     return builder.add(base, builder.mul(number, block_step))
@@ -102,11 +113,11 @@ def _emit_block(builder: Builder, blocks: list[Value], place: Value) -> Value:
 
 def _emit_ahead(builder: Builder, blocks: list[Value], place: Value) -> Value:
     """The address to prefetch for `place`: beyond the last block it is in the plane that is read next."""
-    table, last, base, block_step, _, then, then_step = blocks
+    last, next_plane = blocks[3], blocks[5:]
     is_next = builder.icmp_signed(">", place, last)
     place = builder.select(is_next, emit_offset(builder, builder.sub(place, last), -1), place)
-    base, block_step = builder.select(is_next, then, base), builder.select(is_next, then_step, block_step)
-    return _emit_block(builder, [table, last, base, block_step], place)
+    plane = [builder.select(is_next, other, own) for other, own in zip(next_plane, blocks[:3], strict=True)]
+    return _emit_block(builder, [*plane, last], place)
 
 
 def _emit_starts(builder: Builder, rows: list[Value], num_rows: int) -> list[Value]:
@@ -119,12 +130,12 @@ def _emit_targets(builder: Builder, rows: list[Value], num_rows: int, num_vector
     return [[emit_offset(builder, start, VECTOR_BYTES * place) for place in range(num_vectors)] for start in starts]
 
 
-def _score_kernel(num_rows: int, num_blocks: int) -> Any:
-    """scores[r, 16 b + k] = scale * <query r, key k of block first + b>. A block is float32 [width, 16]."""
+def _score_kernel(product: Product, num_rows: int, num_blocks: int) -> Any:
+    """scores[r, 16 b + k] = scale * <query r, key k of block first + b>. A block has `num_steps` vectors."""
 
-    def score(_context: Any, queries: Any, blocks: Any, first: Any, width: Any, scale: Any, scores: Any) -> Any:
+    def score(_context: Any, queries: Any, blocks: Any, first: Any, num_steps: Any, scale: Any, scores: Any) -> Any:
         def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-            queries, blocks, first, width, scale, scores = values
+            queries, blocks, first, num_steps, scale, scores = values
             blocks = cgutils.unpack_tuple(builder, blocks)
             places = [emit_offset(builder, first, number) for number in range(2 * num_blocks)]
             keys = [_emit_block(builder, blocks, place) for place in places[:num_blocks]]
@@ -132,12 +143,13 @@ def _score_kernel(num_rows: int, num_blocks: int) -> Any:
             starts = _emit_starts(builder, cgutils.unpack_tuple(builder, queries), num_rows)
             zero = emit_constant(0.0)
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in keys] for _ in range(num_rows)]
-            with cgutils.for_range(builder, width, intp=width.type) as loop:
+            with cgutils.for_range(builder, num_steps, intp=num_steps.type) as loop:
                 factors = [_emit_factor(builder, emit_address(builder, query, loop.index, 4)) for query in starts]
                 vectors = [emit_address(builder, key, loop.index, VECTOR_BYTES) for key in keys]
-                _emit_step(builder, sums, factors, vectors)
-                for key in next_keys:
-                    emit_prefetch(builder, emit_address(builder, key, loop.index, VECTOR_BYTES))
+                _emit_step(builder, product, sums, factors, vectors)
+                if product is _emit_fma:  # pairs are staged, and prefetched then
+                    for key in next_keys:
+                        emit_prefetch(builder, emit_address(builder, key, loop.index, VECTOR_BYTES))
             targets = _emit_targets(builder, cgutils.unpack_tuple(builder, scores), num_rows, num_blocks)
             factor = emit_splat(builder, scale)
             for slot, target in zip(chain(*sums), chain(*targets), strict=True):
@@ -149,46 +161,40 @@ def _score_kernel(num_rows: int, num_blocks: int) -> Any:
     return intrinsic(score)
 
 
-def _value_kernel(num_rows: int, num_vectors: int) -> Any:
-    """sums[r, c] += weight[r, k] * value[k, c], for 16 * `num_vectors` columns and `count` keys from block `first` on;
-    totals[r] += weight[r, k]."""
+def _value_kernel(product: Product, num_rows: int, num_vectors: int) -> Any:
+    """sums[r, c] += weight[r, k] * value[k, c], for 16 * `num_vectors` columns and `num_steps` keys or pairs of keys
+    from block `first` on."""
+    per_block = BLOCK_LEN if product is _emit_fma else BLOCK_LEN // 2
 
-    def accumulate(_context: Any, weights: Any, blocks: Any, first: Any, count: Any, sums: Any) -> Any:
+    def accumulate(_context: Any, weights: Any, blocks: Any, first: Any, num_steps: Any, sums: Any) -> Any:
         def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-            weights, blocks, first, count, sums = values
-            weights, blocks = (cgutils.unpack_tuple(builder, each) for each in (weights, blocks))
-            start, step, total = cgutils.unpack_tuple(builder, sums)
-            starts = _emit_starts(builder, weights, num_rows)
-            targets = _emit_targets(builder, [start, step], num_rows, num_vectors)
-            totals = _emit_starts(builder, [total, step], num_rows)
-            added = [cgutils.alloca_once_value(builder, emit_load(builder, total, FLOAT)) for total in totals]
+            weights, blocks, first, num_steps, sums = values
+            weights, blocks, sums = (cgutils.unpack_tuple(builder, each) for each in (weights, blocks, sums))
+            starts, row_step = _emit_starts(builder, weights, num_rows), blocks[4]
+            targets = _emit_targets(builder, sums, num_rows, num_vectors)
             slots = [
                 [cgutils.alloca_once_value(builder, emit_load(builder, target, VECTOR)) for target in row]
                 for row in targets
             ]
-            block_len = ir.Constant(count.type, BLOCK_LEN)
-            num_blocks = builder.sdiv(emit_offset(builder, count, BLOCK_LEN - 1), block_len)
-            with cgutils.for_range(builder, num_blocks, intp=count.type) as block:
+            block_len = ir.Constant(num_steps.type, per_block)
+            num_blocks = builder.sdiv(emit_offset(builder, num_steps, per_block - 1), block_len)
+            with cgutils.for_range(builder, num_blocks, intp=num_steps.type) as block:
                 place = builder.add(first, block.index)
                 value = _emit_block(builder, blocks, place)
                 next_value = _emit_ahead(builder, blocks, emit_offset(builder, place, AHEAD))
                 done = builder.mul(block.index, block_len)
-                num_keys = emit_least(builder, builder.sub(count, done), block_len)
-                with cgutils.for_range(builder, num_keys, intp=count.type) as key:
+                num_keys = emit_least(builder, builder.sub(num_steps, done), block_len)
+                with cgutils.for_range(builder, num_keys, intp=num_steps.type) as key:
                     place = builder.add(done, key.index)
-                    numbers = [emit_load(builder, emit_address(builder, weight, place, 4), FLOAT) for weight in starts]
-                    for slot, number in zip(added, numbers, strict=True):
-                        builder.store(builder.fadd(builder.load(slot), number), slot)
-                    factors = [emit_splat(builder, number) for number in numbers]
-                    row = builder.add(value, builder.mul(key.index, blocks[4]))
+                    factors = [_emit_factor(builder, emit_address(builder, weight, place, 4)) for weight in starts]
+                    row = builder.add(value, builder.mul(key.index, row_step))
                     vectors = [emit_offset(builder, row, VECTOR_BYTES * place) for place in range(num_vectors)]
-                    _emit_step(builder, slots, factors, vectors)
-                    row = builder.add(next_value, builder.mul(key.index, blocks[4]))
-                    for place in range(num_vectors):
-                        emit_prefetch(builder, emit_offset(builder, row, VECTOR_BYTES * place))
+                    _emit_step(builder, product, slots, factors, vectors)
+                    if product is _emit_fma:
+                        row = builder.add(next_value, builder.mul(key.index, row_step))
+                        for place in range(num_vectors):
+                            emit_prefetch(builder, emit_offset(builder, row, VECTOR_BYTES * place))
             for slot, target in zip(chain(*slots), chain(*targets), strict=True):
-                emit_store(builder, builder.load(slot), target)
-            for slot, target in zip(added, totals, strict=True):
                 emit_store(builder, builder.load(slot), target)
             return context.get_dummy_value()
 
@@ -197,7 +203,17 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
     return intrinsic(accumulate)
 
 
-score_one, score_some = _score_kernel(1, NUM_BLOCKS), _score_kernel(SOME, SOME_BLOCKS)
-score_last = _score_kernel(SOME, SOME_BLOCKS // 2)
-add_one_wide, add_one_narrow = _value_kernel(1, WIDE), _value_kernel(1, NARROW)
-add_some_wide, add_some_narrow = _value_kernel(SOME, WIDE), _value_kernel(SOME, NARROW)
+score_one, score_some = _score_kernel(_emit_fma, 1, NUM_BLOCKS), _score_kernel(_emit_fma, SOME, SOME_BLOCKS)
+score_last = _score_kernel(_emit_fma, SOME, SOME_BLOCKS // 2)
+add_one_wide, add_one_narrow = _value_kernel(_emit_fma, 1, WIDE), _value_kernel(_emit_fma, 1, NARROW)
+add_some_wide, add_some_narrow = _value_kernel(_emit_fma, SOME, WIDE), _value_kernel(_emit_fma, SOME, NARROW)
+# The same of pairs; where there are none, these are compiled but never called.
+_emit_pairs = emit_pair_product if HAS_PAIRS else _emit_fma
+score_one_pairs, score_some_pairs = (
+    _score_kernel(_emit_pairs, 1, NUM_BLOCKS),
+    _score_kernel(_emit_pairs, SOME, SOME_BLOCKS),
+)
+score_last_pairs = _score_kernel(_emit_pairs, SOME, SOME_BLOCKS // 2)
+add_one_wide_pairs, add_one_narrow_pairs = _value_kernel(_emit_pairs, 1, WIDE), _value_kernel(_emit_pairs, 1, NARROW)
+add_some_wide_pairs = _value_kernel(_emit_pairs, SOME, WIDE)
+add_some_narrow_pairs = _value_kernel(_emit_pairs, SOME, NARROW)

@@ -1,6 +1,6 @@
 """Integer tables that describe a step to the exact kernel: its segments, and the tiles that its work is cut into.
 
-A tile is up to `TILE_ROWS` (row, head) pairs of one request that share a kv head and are computed in one pass over its
+A tile is a few (row, head) pairs of one request that share a kv head and are computed in one pass over its
 keys; a row is a token, and the heads of a row lie side by side.
 Invariant: how rows are cut into tiles never changes a row's result.
 """

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.kernels.cpu.attention.call_table import (
+    MOST_NODES,
     NUM_FIELDS,
     NUM_NODES,
     NUM_SEGMENTS,
@@ -27,7 +28,6 @@ from decoding.kernels.cpu.attention.call_table import (
     TILES,
     WRITE_SLOTS,
 )
-from decoding.kernels.cpu.attention.products import TILE_ROWS
 from decoding.kernels.cpu.attention.step_table import (
     FIRST_BLOCK,
     FIRST_NODE,
@@ -43,6 +43,9 @@ from decoding.kernels.cpu.attention.step_table import (
     StepTable,
     Table,
 )
+from decoding.kernels.cpu.attention.tile_scratch import MOST_PAIRS
+
+FEW_PAIRS, MANY = 32, 2048  # a tile's pairs, unless a segment has so many that every thread has tiles enough
 
 
 class SegmentColumns(NamedTuple):
@@ -57,8 +60,9 @@ class SegmentColumns(NamedTuple):
 
 
 @nb.njit(cache=True)
-def fill_segments(columns: SegmentColumns) -> tuple[Table, int]:
-    num_segments, num_keys = len(columns.prefix_lens), 0
+def fill_segments(columns: SegmentColumns) -> tuple[Table, int, int]:
+    """The segments; the most keys of one; and the most nodes of a tree, with those of earlier forwards."""
+    num_segments, num_keys, num_nodes = len(columns.prefix_lens), 0, 0
     segments = np.empty((num_segments, 7), np.int64)
     for segment in range(num_segments):
         segments[segment, FIRST_BLOCK] = columns.table_offsets[segment]
@@ -70,7 +74,15 @@ def fill_segments(columns: SegmentColumns) -> tuple[Table, int]:
         segments[segment, NUM_WRITTEN] = columns.num_written[segment]
         tree_size = columns.tree_offsets[segment + 1] - columns.tree_offsets[segment]
         num_keys = max(num_keys, columns.prefix_lens[segment] + tree_size)
-    return segments, num_keys
+        if not columns.is_chain[segment]:
+            num_nodes = max(num_nodes, tree_size)
+    return segments, num_keys, num_nodes
+
+
+@nb.njit(cache=True)
+def _most_pairs(num_pairs: int) -> int:
+    """Of a tile, where a segment has `num_pairs`."""
+    return FEW_PAIRS if num_pairs < MANY else MOST_PAIRS
 
 
 @nb.njit(cache=True)
@@ -78,22 +90,25 @@ def make_tiles(segments: Table, group: int) -> Table:
     """int64 [T, 3]: tiles of all (row, head) pairs of every segment, for one kv head."""
     num_tiles = 0
     for segment in range(len(segments)):
-        num_tiles += (segments[segment, NUM_ROWS] * group + TILE_ROWS - 1) // TILE_ROWS
+        num_pairs = segments[segment, NUM_ROWS] * group
+        most = _most_pairs(num_pairs)
+        num_tiles += (num_pairs + most - 1) // most
     tiles = np.empty((num_tiles, 3), np.int64)
     tile = 0
     for segment in range(len(segments)):
         num_pairs = segments[segment, NUM_ROWS] * group
-        for first in range(0, num_pairs, TILE_ROWS):
+        most = _most_pairs(num_pairs)
+        for first in range(0, num_pairs, most):
             tiles[tile, TILE_SEGMENT] = segment
             tiles[tile, TILE_FIRST] = first
-            tiles[tile, TILE_PAIRS] = min(TILE_ROWS, num_pairs - first)
+            tiles[tile, TILE_PAIRS] = min(most, num_pairs - first)
             tile += 1
     return tiles
 
 
 @nb.njit(cache=True)
-def step_fields(step: StepTable, scratch: NDArray[np.float32]) -> Table:
-    """The fields with the addresses and lengths of a step's arrays."""
+def step_fields(step: StepTable, scratch: NDArray[np.float32], num_nodes: int) -> Table:
+    """The fields with the addresses and lengths of a step's arrays. num_nodes: the most of a tree."""
     fields = np.empty(NUM_FIELDS, np.int64)
     fields[SEGMENTS], fields[NUM_SEGMENTS] = step.segments.ctypes.data, len(step.segments)
     fields[TILES], fields[NUM_TILES] = step.tiles.ctypes.data, len(step.tiles)
@@ -102,4 +117,5 @@ def step_fields(step: StepTable, scratch: NDArray[np.float32]) -> Table:
     fields[PARENTS], fields[POSITIONS] = step.parents_P.ctypes.data, step.positions_P.ctypes.data
     fields[NUM_NODES] = len(step.parents_P)
     fields[SCRATCH], fields[ROOM_WORDS] = scratch.ctypes.data, scratch.shape[1]
+    fields[MOST_NODES] = num_nodes
     return fields[SEGMENTS:]

@@ -1,23 +1,27 @@
 """The layout of a thread's scratch, all float32, while the thread works on a tile.
 
-A line for each (row, head) pair: queries [TILE_ROWS, D padded], scores [TILE_ROWS, keys padded], sums [TILE_ROWS, V
-padded, then totals].
+A line for each (row, head) pair: queries [MOST_PAIRS, D padded]; scores [MOST_PAIRS, keys of a range, and nodes of a
+tree]; sums [MOST_PAIRS, V padded, sixteen totals, the largest score].
 Invariant: what a kernel reads or writes beyond a line's numbers still lies in the same scratch.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.kernels.cpu.attention.products import NARROW, NUM_BLOCKS, TILE_ROWS, WIDE
+from decoding.kernels.cpu.attention.products import NARROW, NUM_BLOCKS
 from decoding.kernels.cpu.lanes import LANES
 from decoding.kernels.layout import BLOCK_LEN
 
 Floats = NDArray[np.float32]
+MOST_PAIRS = 128  # the most (token, head) pairs that share a pass over keys and values
+# Keys that are scored, then weighed, then added. Ranges begin at multiples of it, so that all rows rescale their sums
+# after the same keys.
+RANGE = 256
 
 
 @nb.njit(cache=True)
@@ -26,51 +30,57 @@ def round_up(number: int, multiple: int) -> int:
 
 
 @nb.njit(cache=True)
-def score_width(num_keys: int) -> int:
+def score_width(num_nodes: int) -> int:
     """float32 numbers per pair of scores: whole groups of blocks, plus one cache line so that pairs fall into different
-    sets of the processor's cache."""
-    return round_up(num_keys, NUM_BLOCKS * BLOCK_LEN) + LANES
+    sets of the processor's cache. num_nodes: of a tree; 0 of a chain."""
+    return round_up(RANGE + num_nodes, NUM_BLOCKS * BLOCK_LEN) + LANES
 
 
 @nb.njit(cache=True)
 def sum_widths(value_dim: int) -> tuple[int, int]:
-    """float32 numbers per pair of sums: without the totals, and with them (one total for each `WIDE` vectors)."""
+    """float32 numbers per pair of sums: without the totals, and with them and the largest score."""
     padded = round_up(value_dim, NARROW * LANES)
-    return padded, padded + round_up(value_dim, WIDE * LANES) // (WIDE * LANES)
+    return padded, padded + 2 * LANES
 
 
 @nb.njit(cache=True)
-def _room_sizes(key_dim: int, value_dim: int) -> tuple[int, int, int]:
-    """float32 numbers of queries, sums and staged blocks. Kernels may read a little beyond the staged blocks."""
-    sums = sum_widths(value_dim)[1] * TILE_ROWS
-    return round_up(key_dim, LANES) * TILE_ROWS, sums, NUM_BLOCKS * BLOCK_LEN * max(key_dim, value_dim) + NARROW * LANES
+def _room_sizes(key_dim: int, value_dim: int) -> tuple[int, int, int, int]:
+    """float32 numbers of queries, sums, staged blocks and a raw block. Kernels may read a little beyond the blocks."""
+    block = BLOCK_LEN * (max(key_dim, value_dim) + 1) + NARROW * LANES
+    return round_up(key_dim, LANES) * MOST_PAIRS, sum_widths(value_dim)[1] * MOST_PAIRS, NUM_BLOCKS * block, block
 
 
 @nb.njit(cache=True)
-def scratch_words(num_keys: int, key_dim: int, value_dim: int) -> int:
-    """The float32 numbers that one tile needs."""
-    queries, sums, staged = _room_sizes(key_dim, value_dim)
-    return queries + sums + staged + score_width(num_keys) * TILE_ROWS
+def scratch_words(num_nodes: int, key_dim: int, value_dim: int) -> int:
+    """The float32 numbers that one tile needs. num_nodes: the most of a tree."""
+    queries, sums, staged, raw = _room_sizes(key_dim, value_dim)
+    return queries + sums + staged + raw + num_nodes + 1 + score_width(num_nodes) * MOST_PAIRS
 
 
 class Rooms(NamedTuple):
-    """The parts of a thread's scratch."""
+    """The parts of a thread's scratch. path: int32, the slots of a row's ancestors and its own."""
 
     queries: Floats
     sums: Floats
     staged: Floats
+    raw: Floats
+    path: NDArray[np.int32]
     scores: Floats
 
 
 @nb.njit(cache=True)
-def make_rooms(key_dim: int, value_dim: int, scratch: Floats) -> Rooms:
-    queries, sums, staged = _room_sizes(key_dim, value_dim)
+def make_rooms(num_nodes: int, key_dim: int, value_dim: int, scratch: Floats) -> Rooms:
+    queries, sums, staged, raw = _room_sizes(key_dim, value_dim)
     staged_at = queries + sums
-    scores_at = staged_at + staged
+    raw_at = staged_at + staged
+    path_at = raw_at + raw
+    scores_at = path_at + num_nodes + 1  # a path may begin a place before the tree
     return Rooms(
         scratch[:queries],
         scratch[queries:staged_at],
-        scratch[staged_at:scores_at],
+        scratch[staged_at:raw_at],
+        scratch[raw_at:path_at],
+        scratch[path_at:scores_at].view(np.int32),
         scratch[scores_at:],
     )
 
@@ -80,3 +90,8 @@ def fill(numbers: Floats, start: int, end: int, number: float) -> None:
     """numbers[start:end] = number, without the cost of a slice."""
     for place in range(start, end):
         numbers[place] = number
+
+
+@nb.njit(cache=True)
+def address_of(array: Any) -> Any:
+    return np.int64(array.ctypes.data)  # signed: numba adds signed and unsigned as floats

@@ -29,6 +29,7 @@ from decoding.kernels.cpu.lanes import (
     Builder,
     Value,
     emit_address,
+    emit_assembly,
     emit_call,
     emit_load,
     emit_offset,
@@ -66,25 +67,19 @@ class Rows(NamedTuple):
     num_rows: int
 
 
-def _emit_assembly(builder: Builder, text: str, constraints: str, result: Any, *operands: Value) -> Value:
-    """Emit one instruction as assembly, since LLVM's versions name its intrinsic differently."""
-    kind = ir.FunctionType(result, [operand.type for operand in operands])
-    return builder.call(ir.InlineAsm(kind, text, constraints), operands)
-
-
 def _emit_product(builder: Builder, tag: Any, total: Value, factor: Value, weights: Value) -> Value:
     """total + factor * weights in each lane: one product of float32, two of bfloat16, or four of bytes."""
     if tag == types.float32:
         return emit_call(builder, "fma", factor, weights, total)
     if tag == types.uint16:
-        return _emit_assembly(builder, "vdpbf16ps $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
+        return emit_assembly(builder, "vdpbf16ps $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
     if multiplies_wide_bytes():
-        return _emit_assembly(builder, "vpdpbusd $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
+        return emit_assembly(builder, "vpdpbusd $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
     halves = []
     for lanes in (range(LANES // 2), range(LANES // 2, LANES)):  # AVX_VNNI has the instruction for eight lanes only
         places = ir.Constant(ir.VectorType(INT, LANES // 2), list(lanes))
         parts = [builder.shuffle_vector(each, each, places) for each in (total, factor, weights)]
-        halves.append(_emit_assembly(builder, "{vex} vpdpbusd $3, $2, $0", "=x,0,x,x", parts[0].type, *parts))
+        halves.append(emit_assembly(builder, "{vex} vpdpbusd $3, $2, $0", "=x,0,x,x", parts[0].type, *parts))
     return builder.shuffle_vector(*halves, ir.Constant(INT_VECTOR, list(range(LANES))))
 
 
@@ -197,7 +192,7 @@ def add(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
 def emit_rounded(builder: Builder, numbers: Value) -> Value:
     """Round to bfloat16: to nearest, ties to even."""
     if multiplies_halves():
-        return _emit_assembly(builder, "vcvtneps2bf16 $1, $0", "=v,v", HALF_VECTOR, numbers)
+        return emit_assembly(builder, "vcvtneps2bf16 $1, $0", "=v,v", HALF_VECTOR, numbers)
     bits = builder.bitcast(numbers, INT_VECTOR)
     shift, one, most = (ir.Constant(INT_VECTOR, [number] * LANES) for number in (16, 1, 0x7FFF))
     last = builder.and_(builder.lshr(bits, shift), one)

@@ -1,0 +1,136 @@
+"""Keys and values in the form that products read: of the cache as they lie there, or staged in scratch.
+
+Staged are values of odd widths, and all of bfloat16: widened, or in pairs, keys as [D / 2, 16, 2] and values as
+[keys / 2, V, 2], with a 0 for what is missing of the last pair.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from decoding.kernels.cpu import halves, lanes
+from decoding.kernels.cpu.attention.call_table import ITEM_SIZE, KEY_DIM, VALUE_DIM
+from decoding.kernels.cpu.attention.products import NUM_BLOCKS, Blocks, Plane
+from decoding.kernels.cpu.attention.tile import Tile
+from decoding.kernels.cpu.attention.tile_scratch import address_of, round_up, sum_widths
+from decoding.kernels.cpu.lanes import LANES, VECTOR_BYTES
+from decoding.kernels.layout import BLOCK_LEN
+
+
+@nb.njit(cache=True)
+def blocks_of(plane: Plane, blocks: tuple[int, int], row_step: int, then: tuple[Plane, int]) -> Blocks:
+    """blocks: the first one's place in the plane's table, and how many. then: what is read next, from a place on."""
+    next_plane, place = then
+    return Blocks(
+        plane.table + 4 * blocks[0],
+        plane.base,
+        plane.block_step,
+        blocks[1] - 1,
+        row_step,
+        next_plane.table + 4 * place,
+        next_plane.base,
+        next_plane.block_step,
+    )
+
+
+@nb.njit(cache=True)
+def _number_at(table: int, place: int) -> Any:
+    return np.int64(np.int32(lanes.load_word(table + 4 * place)))
+
+
+@nb.njit(cache=True)
+def _address(blocks: Blocks, place: int) -> Any:
+    return blocks.base + _number_at(blocks.table, place) * blocks.block_step
+
+
+@nb.njit(cache=True)
+def _ahead(blocks: Blocks, place: int) -> Any:
+    """The address to prefetch for a place: beyond the last block it is in the plane that is read next."""
+    if place <= blocks.last:
+        return _address(blocks, place)
+    place = min(place - blocks.last - 1, blocks.last)
+    return blocks.next_base + _number_at(blocks.next_table, place) * blocks.next_block_step
+
+
+@nb.njit(cache=True)
+def _staged(tile: Tile, count: int, block_bytes: int, row_step: int) -> Blocks:
+    start, table = address_of(tile.rooms.staged), address_of(tile.layer.counting)
+    return Blocks(table, start, block_bytes, count - 1, row_step, table, start, block_bytes)
+
+
+@nb.njit(cache=True)
+def _stage_pairs(address: int, shape: tuple[int, int], ahead: int, target: int) -> None:
+    """Rows side by side, which may be read a little beyond their end, in pairs. shape: rows and their width."""
+    num_rows, width = shape
+    count, step = round_up(width, LANES) // LANES, 2 * width
+    halves.pair_up(address, step, num_rows // 2, count, ahead, target, 2 * step)
+    if num_rows % 2:
+        done = (num_rows - 1) * step
+        halves.pair_with_zeros(address + done, step, 1, count, ahead, target + done, 2 * step)
+
+
+@nb.njit(cache=True)
+def stage_keys(tile: Tile, source: Blocks, first: int) -> Blocks:
+    """Up to `NUM_BLOCKS` blocks of bfloat16 keys from place `first` on."""
+    width = tile.layer.integers[KEY_DIM]
+    num_steps = (width + 1) // 2 if tile.is_in_pairs else width
+    count, step = min(source.last + 1 - first, NUM_BLOCKS), num_steps * VECTOR_BYTES
+    for place in range(count):
+        address, target = _address(source, first + place), address_of(tile.rooms.staged) + step * place
+        ahead = _ahead(source, first + place + NUM_BLOCKS)
+        if not tile.is_in_pairs:
+            lanes.widen(address, ahead, width, target)
+        else:
+            _stage_pairs(address, (width, LANES), ahead, target)
+    return _staged(tile, count, step, 0)
+
+
+@nb.njit(cache=True)
+def stage_values(tile: Tile, source: Blocks, first: int, num_keys: int) -> Blocks:
+    """The blocks of `num_keys` values, of which there are up to `NUM_BLOCKS`, from place `first` on."""
+    width, item = tile.layer.integers[VALUE_DIM], tile.layer.integers[ITEM_SIZE]
+    raw, count = address_of(tile.rooms.raw), round_up(num_keys, BLOCK_LEN) // BLOCK_LEN
+    step = (2 if tile.is_in_pairs else 4) * width * BLOCK_LEN
+    for place in range(count):
+        address, target = _address(source, first + place), address_of(tile.rooms.staged) + step * place
+        ahead = _ahead(source, first + place + NUM_BLOCKS)
+        if item == 4:
+            lanes.copy_bytes(target, address, step)
+        elif not tile.is_in_pairs:
+            lanes.widen(address, ahead, width, target)
+        else:
+            if width % LANES:
+                lanes.copy_bytes(raw, address, 2 * width * BLOCK_LEN)
+                address = raw
+            _stage_pairs(address, (min(num_keys - place * BLOCK_LEN, BLOCK_LEN), width), ahead, target)
+    return _staged(tile, count, step, 4 * width)
+
+
+@nb.njit(cache=True)
+def stage_path(tile: Tile, first: int, num_keys: int) -> Blocks:
+    """The values of a path's slots, `num_keys` of them from place `first` on."""
+    width, item = tile.layer.integers[VALUE_DIM], tile.layer.integers[ITEM_SIZE]
+    raw, staged = address_of(tile.rooms.raw), address_of(tile.rooms.staged)
+    for key in range(0, num_keys, BLOCK_LEN):
+        count = min(num_keys - key, BLOCK_LEN)
+        for row in range(count):
+            block, place = divmod(tile.rooms.path[first + key + row], BLOCK_LEN)
+            address = tile.values.base + np.int64(tile.table[block]) * tile.values.block_step + place * width * item
+            lanes.copy_bytes(raw + row * width * item, address, width * item)
+        if item == 4:
+            lanes.copy_bytes(staged + 4 * width * key, raw, 4 * width * count)
+        elif tile.is_in_pairs:
+            _stage_pairs(raw, (count, width), raw, staged + 2 * width * key)
+        else:
+            lanes.widen(raw, raw, round_up(width * count, LANES) // LANES, staged + 4 * width * key)
+    step = (2 if tile.is_in_pairs else 4) * width * BLOCK_LEN
+    return _staged(tile, NUM_BLOCKS, step, 4 * width)
+
+
+@nb.njit(cache=True)
+def must_stage_values(tile: Tile) -> bool:
+    width = tile.layer.integers[VALUE_DIM]
+    return tile.layer.integers[ITEM_SIZE] == 2 or width != sum_widths(width)[0]
