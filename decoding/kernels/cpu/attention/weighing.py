@@ -74,10 +74,12 @@ def _hide(tile: Tile, first: int, keys: tuple[int, int]) -> None:
     scores, (start, end) = tile.rooms.scores, keys
     end = start + round_up(end - start, LANES)
     for pair in range(tile.num_pairs):
-        position = tile.positions[node_of(tile, pair)]
+        node = node_of(tile, pair)
+        position = tile.positions[node]
+        last = tile.prefix_len + node if tile.is_chain else position  # a chain's row may say another position
         line, low = pair * tile.score_width - first, first_visible(tile.layer.integers, position)
         fill(scores, line + start, line + min(low, end), NEVER)
-        fill(scores, line + max(position + 1, start), line + end, NEVER)
+        fill(scores, line + max(last + 1, start), line + end, NEVER)
 
 
 @nb.njit(cache=True)
