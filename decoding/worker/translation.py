@@ -87,6 +87,7 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
         kv_slots=engine.room.num_slots,
         expected_bytes=engine.expected_bytes,
         state_bytes=model.state_bytes,
+        kv_dtype=str(model.kv_dtype).removeprefix("torch."),
         vocab_size=model.vocab_size,
         eos_token_ids=sorted(model.eos_token_ids),
         methods=engine.methods,
