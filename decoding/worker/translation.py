@@ -93,7 +93,6 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
         methods=engine.methods,
         max_nodes=config.max_nodes,
         dtype=str(model.dtype).removeprefix("torch."),
-        kv_dtype=str(model.kv_dtype).removeprefix("torch."),
         weights=model.weights,
         device=str(model.device),
         attention=model.attention,
