@@ -100,6 +100,7 @@ def add_chosen(
         pair = first_pair + tl.sum(tl.where(place_K == place, rank_K, 0), 0)
         is_chosen = tl.sum(tl.where(place_K == place, expert_K, 0), 0) < EXPERTS
         share = tl.load(shares + pair).to(tl.float32)
-        result_N = tl.load(results + pair * WIDTH + column_N, mask=column_N < WIDTH, other=0.0).to(tl.float32)
-        total_N += tl.where(is_chosen, result_N * share, 0.0)  # what none has computed may be no number
+        num_there = tl.where(is_chosen, WIDTH, 0)  # what none has computed may be no number
+        result_N = tl.load(results + pair * WIDTH + column_N, mask=column_N < num_there, other=0.0).to(tl.float32)
+        total_N += tl.where(is_chosen, result_N * share, 0.0)
     tl.store(out + tl.program_id(0).to(tl.int64) * WIDTH + column_N, total_N.to(out.dtype.element_ty), column_N < WIDTH)

@@ -75,7 +75,7 @@ class FloatPanels(Numbers):
         """In panels of our own packing, for what oneDNN never multiplies."""
         weight_OI = floats.dense(dtype)
         num_outputs, width = weight_OI.shape
-        return cls(_in_panels(weight_OI), bias_O, (num_outputs, width), dtype, width * dtype.itemsize // STEP_BYTES)
+        return cls(in_panels(weight_OI), bias_O, (num_outputs, width), dtype, width * dtype.itemsize // STEP_BYTES)
 
     def multiply(self, input: torch.Tensor) -> torch.Tensor:
         """Each row with the bits that oneDNN gives it in a call with several rows, if oneDNN packed."""
@@ -127,7 +127,7 @@ def _blocks(width: int, dtype: torch.dtype) -> Iterator[int]:
     return (each // places_a_step for each in places)
 
 
-def _in_panels(weight_OI: torch.Tensor) -> torch.Tensor:
+def in_panels(weight_OI: torch.Tensor) -> torch.Tensor:
     """[P, S, PANEL]: for each step along the input four bytes of each output, with zeros after the last output."""
     words_OS = pad(weight_OI, (0, 0, 0, -len(weight_OI) % PANEL)).contiguous().view(STEP_WORD)
     return words_OS.view(-1, PANEL, words_OS.shape[1]).transpose(1, 2).contiguous()

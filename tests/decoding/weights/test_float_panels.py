@@ -9,12 +9,13 @@ from itertools import cycle
 import numpy as np
 import pytest
 import torch
+from packaging.version import Version
 from torch import nn
 
 from decoding.model.linear.packed import packing_rule
 from decoding.model.replacing.replacer import replace
 from decoding.weights.linear import num_few_rows
-from decoding.weights.numbers.float_panels import FloatPanels, fitting_panels
+from decoding.weights.numbers.float_panels import FloatPanels, fitting_panels, in_panels
 from decoding.weights.numbers.onednn_floats import OneDnnFloats
 from decoding.weights.readers import COUNTS, ROUNDS, most_rows_worth
 from decoding.weights.row_counts import code_bytes, padded
@@ -32,7 +33,7 @@ def packed_layer(width: int, out_width: int, dtype: torch.dtype, has_bias: bool 
 
 
 def panels_of(layer: OneDnnFloats) -> FloatPanels | None:
-    if torch.__version__ < "2.12" and layer.dtype == torch.float32:
+    if Version(torch.__version__) < Version("2.12") and layer.dtype == torch.float32:
         pytest.skip("oneDNN of torch 2.11 packs float32 in another way")
     return fitting_panels(layer.packed_weight, layer.bias_O, layer.shape, layer.dtype, layer.multiply_at_once)
 
@@ -58,10 +59,7 @@ def test_every_row_count_gives_the_bits_of_a_lone_row_and_of_the_packed_layer(
 
 @pytest.mark.parametrize("block", [16, 40, 100])
 def test_float32_outputs_are_sums_of_blocks_in_order_of_the_input(block: int) -> None:
-    layer = packed_layer(100, 70, torch.float32, has_bias=False)
-    weight = torch.randn(70, 100)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
-    rows = torch.randn(9, 100)
+    weight, rows = torch.randn(70, 100), torch.randn(9, 100)
     total = np.full((9, 70), -0.0, np.float32)
     for start in range(0, 100, block):
         part = np.zeros((9, 70), np.float32)
@@ -69,7 +67,7 @@ def test_float32_outputs_are_sums_of_blocks_in_order_of_the_input(block: int) ->
             product = rows.numpy()[:, place, None].astype(np.float64) * weight.numpy()[None, :, place]
             part = (part + product).astype(np.float32)
         total += part
-    panels = FloatPanels(packed, None, layer.shape, torch.float32, block)
+    panels = FloatPanels(in_panels(weight), None, (70, 100), torch.float32, block)
     np.testing.assert_array_equal(panels.multiply(rows).numpy(), total)
 
 
