@@ -93,7 +93,7 @@ def test_a_request_that_breaks_whole_steps_ends_alone_and_those_beside_it_are_as
     tmp_path: Path,
 ) -> None:
     bodies: list[dict[str, Any]] = [
-        {"prompt": script(per_step=2, delay=0.01), "seed": seed, "max_tokens": 300, "stream": seed % 2 == 0}
+        {"prompt": script(per_step=2, delay=0.01), "seed": seed, "max_tokens": 800, "stream": seed % 2 == 0}
         for seed in range(6)
     ]
     with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server, ThreadPoolExecutor(12) as pool:

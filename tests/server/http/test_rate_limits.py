@@ -122,7 +122,7 @@ def test_a_prompt_that_the_queue_refuses_costs_no_tokens(tmp_path: Path) -> None
     )
     with running_server(settings) as running:
         body = {
-            "prompt": json.dumps({"say": "z" * 100, "delay": 0.05, "per_step": 1}),
+            "prompt": json.dumps({"say": "z" * 100, "delay": 0.5, "per_step": 1}),
             "n": MAX_RUNNING,
             "max_tokens": 100,
             "stream": True,
