@@ -83,13 +83,20 @@ class MtpHead(nn.Module):
             result_BNE = self.layers[0](
                 joined,
                 attention_mask=None,
-                position_embeddings=self.rotary_emb(joined, positions_BN),
+                position_embeddings=self._rotations(joined, positions_BN),
                 position_ids=positions_BN,
                 past_key_values=None,
                 use_cache=False,
             )
         normed_BNE: torch.Tensor = self.norm(result_BNE)
         return normed_BNE
+
+    def _rotations(self, hidden_BNE: torch.Tensor, positions_BN: torch.Tensor) -> Any:
+        """Cosines and sines, as the layer takes them."""
+        try:
+            return self.rotary_emb(hidden_BNE, positions_BN)
+        except IndexError:  # Qwen3.5's of transformers 5.17 wants a position for each of three axes
+            return self.rotary_emb(hidden_BNE, positions_BN.expand(3, *positions_BN.shape))
 
     def logits(self, hidden_BNE: torch.Tensor) -> torch.Tensor:
         """[B, N, V] of what `forward` gave."""

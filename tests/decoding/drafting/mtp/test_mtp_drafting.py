@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
@@ -120,6 +122,8 @@ def test_short_of_room_replies_are_the_plain_tokens(bench: Bench) -> None:
 def test_the_published_code_is_that_of_transformers_where_it_has_one(
     model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if Version(transformers.__version__) < Version("5.19"):
+        pytest.skip("transformers' own MTP modules do not run by themselves before 5.19")
     mtp = mtp_of(model_type)
     model = AutoModelForCausalLM.from_pretrained(mtp.write(tmp_path), dtype=torch.float32)
     last = model.config.num_hidden_layers  # transformers looks for the published models' numbers
