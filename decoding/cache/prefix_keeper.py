@@ -99,8 +99,8 @@ class PrefixKeeper:
             return
         self._refresh()
         known = list(takewhile(self._is_known, table.digests))
-        places = map(self.folder.find, known)
-        self._thread.submit(self.folder.note_use, {place.name for place in places if place is not None})
+        if names := {place.name for place in map(self.folder.find, known) if place is not None}:
+            self._thread.submit(self.folder.note_use, names)
         new = table.digests[len(known) :]
         if len(new) >= LEAST_BLOCKS:
             self._unwritten.append(_Unwritten(new, self._room_for(new)))
