@@ -26,6 +26,7 @@ from decoding.errors import GanderError
 from decoding.process.terminal import outlive_hangups
 from server.config import ServerSettings
 from server.http.keys import is_hashed
+from server.settings.source import settings_of_source
 
 app = typer.Typer(
     help="An OpenAI-compatible server with tree speculative decoding.", no_args_is_help=True, rich_markup_mode=None
@@ -44,20 +45,22 @@ PASS_THROUGH = {
 
 
 def serve(**options: Any) -> None:
-    """Serve a model over HTTP.
+    """Serve a model over HTTP, or several.
 
-    MODEL is a Hugging Face name, a folder, a GGUF file, or, by default, the small bundled model.
+    MODEL is a Hugging Face name, a folder, a GGUF file, or, by default, the small bundled model; NAME=MODEL gives it a
+    name. Of several, the first is the default, and each is loaded once a request names it.
 
     Each option can also be set in the environment, --max-running as GANDER_MAX_RUNNING. What is given here wins.
     """
     outlive_hangups()  # the runner, which takes seconds to import, has handlers of its own
     given = {name: value for name, value in options.items() if value is not None}
-    settings = _checked(given)
+    sources, aliases = given.pop("model", ()), given.get("served_model_name")
+    models = [_checked({**given, **settings_of_source(text, aliases)}) for text in sources] or [_checked(given)]
     _hide_keys(given)
     _warn_of_unknown_variables()
     from server.process.runner import run
 
-    raise typer.Exit(run(settings))
+    raise typer.Exit(run(models[0], models))
 
 
 def _checked(given: Mapping[str, Any]) -> ServerSettings:
@@ -110,11 +113,12 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     text = f"{field.description}{default}"
     if name == "model":
         info: Any = typer.Argument(help=text, show_default=False)
-    else:
-        words = name.replace("_", "-")
-        flag = f"--{words}/--no-{words}" if field.default is True else f"--{words}"
-        names = (flag, ALIASES[name]) if name in ALIASES else (flag,)
-        info = typer.Option(*names, help=text, show_default=False)
+        annotation = operator.getitem(Annotated, (list[str] | None, info))
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    words = name.replace("_", "-")
+    flag = f"--{words}/--no-{words}" if field.default is True else f"--{words}"
+    names = (flag, ALIASES[name]) if name in ALIASES else (flag,)
+    info = typer.Option(*names, help=text, show_default=False)
     annotation = operator.getitem(Annotated, (field.annotation | None, info))  # type: ignore[operator]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

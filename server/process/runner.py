@@ -26,8 +26,9 @@ from server.http.connections import (
     connections_there_is_room_for,
 )
 from server.http.repeated_lines import quieten
+from server.models.log_names import ModelNames
 from server.process.draining_server import BACKLOG, DRAIN_MARGIN, DrainingServer
-from server.process.startup_report import StartupReport
+from server.process.startup_report import report_start
 from server.service import Service
 
 LOG = logging.getLogger("gander.server")
@@ -37,18 +38,23 @@ MMAP_BYTES = 2**20  # bodies of this size go back to the kernel as they are free
 ACCEPTED_AT_ONCE = 8  # connections accepted in one go
 
 
-def run(settings: ServerSettings, command: Sequence[str] = WORKER_COMMAND) -> int:
-    """Serve until a signal arrives, or until the model turns out not to be servable. Returns the exit status."""
+def run(
+    settings: ServerSettings, models: Sequence[ServerSettings] = (), command: Sequence[str] = WORKER_COMMAND
+) -> int:
+    """Serve until a signal arrives, or until no model turns out to be servable. settings, models: as in
+    `create_service`. Returns the exit status."""
     logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(ModelNames())
     quieten()
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars, also the workers', would fill a log with spaces
     sys.setswitchinterval(SWITCH_SECONDS)
     settle_allocator(MMAP_BYTES)
-    return asyncio.run(_serve(settings, command))
+    return asyncio.run(_serve(settings, models, command))
 
 
-async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
+async def _serve(settings: ServerSettings, models: Sequence[ServerSettings], command: Sequence[str]) -> int:
     console = Console(stderr=True)
     try:
         listener = _listen(settings)
@@ -57,21 +63,20 @@ async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
         console.print(f"[red]Cannot listen on {where}:[/red] {error.strerror}", highlight=False, soft_wrap=True)
         return 1
     try:
-        service = create_service(settings, command)
+        service = create_service(settings, command, models=models)
     except ConfigError as error:
         listener.close()
         console.print(f"[red]Stopped:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         return 1
     server = DrainingServer(http_config(service), service)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    report = StartupReport(console, service, f"http://{host}:{listener.getsockname()[1]}")
-    service.subscribe(report.show)
+    report_start(console, service.models.models, f"http://{host}:{listener.getsockname()[1]}")
     service.subscribe(server.stop_if_failed)
     service.subscribe(server.settle_if_ready)
     try:
         await server.serve(sockets=[listener])
     finally:
-        await service.client.close(0.0, leave_seconds=0.0)  # the lifespan's end has closed it, unless something broke
+        await service.close_workers(0.0, leave_seconds=0.0)  # the lifespan's end has closed it, unless something broke
     if server.is_failed:
         console.print(f"[red]Stopped:[/red] {escape(service.status.sentence)}", highlight=False, soft_wrap=True)
         return 1

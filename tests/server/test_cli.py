@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
     """The settings `serve` would have run with."""
     seen: list[ServerSettings] = []
 
-    def run(settings: ServerSettings) -> int:
-        seen.append(settings)
+    def run(settings: ServerSettings, models: Sequence[ServerSettings]) -> int:
+        assert models[0] is settings
+        seen.extend(models)
         return 0
 
     monkeypatch.setattr(server.process.runner, "run", run)

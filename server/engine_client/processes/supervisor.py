@@ -21,7 +21,7 @@ KILLED_SECONDS = 10.0  # that a killed process has to end in, before the next on
 
 
 class Supervisor:
-    """Call `start`, and `close` at last. standby is shared by all workers."""
+    """Call `start`, and `close` at last; it may be started again. standby is shared by all workers."""
 
     def __init__(self, worker: Worker, standby: Standby, policy: RestartPolicy) -> None:
         self._worker = worker
@@ -43,6 +43,7 @@ class Supervisor:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
         if worker.process is not None:
             await worker.process.stop(leave_seconds if worker.ready is not None else 0.0)
             worker.process.close()

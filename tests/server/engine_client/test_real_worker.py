@@ -92,7 +92,7 @@ def test_sixteen_choices_stream_interleaved_and_each_equals_its_solo_reply(real:
 
 
 def test_token_ids_and_text_are_the_same_prompt_and_echo_repeats_it(real: RunningServer) -> None:
-    tokenizer = real.service.tokenizer
+    tokenizer = real.served.tokenizer
     assert tokenizer is not None
     token_ids = tokenizer.encode(PROMPT)
     from_text = complete(real, temperature=0, echo=True)
@@ -178,7 +178,7 @@ def test_a_client_that_leaves_frees_its_slots(real: RunningServer) -> None:
         pieces = reply.iter_raw()  # kept: dropping it would close the connection
         next(pieces)
         wait_until(lambda: real.metric("gander_running") > 0)  # or 0 might be from before
-    wait_until(lambda: real.service.client.num_open == 0)
+    wait_until(lambda: real.served.client.num_open == 0)
     wait_until(lambda: real.metric("gander_running") == 0)
 
 
