@@ -685,7 +685,7 @@ def test_a_client_that_does_not_read_its_stream_holds_up_no_stop(tmp_path: Path,
         connection.connect(("127.0.0.1", httpx.URL(url).port))
         connection.sendall(head.encode() + body)
         assert connection.recv(15) == b"HTTP/1.1 200 OK"
-        ended = 'gander_requests_total{end="length"} 8.0'
+        ended = 'gander_requests_total{end="length",model_name="toy"} 8.0'
         wait_until(lambda: ended in httpx.get(f"{url}/metrics", timeout=PATIENCE).text)
         for _ in range(num_signals):
             num_lines = len(lines)

@@ -135,11 +135,11 @@ def test_the_draft_model_is_in_the_report_and_in_the_metrics(real: RunningServer
     assert report["steps_by_method"] == {"dynamic": report["steps"]}
     assert 0 < report["draft_model_seconds"] < report["decode_seconds"] + report["time_to_first_token"]
     assert report["drafted"] == report["drafted_by_source"]["draft_model"] > report["accepted"] > 0
-    wait_until(lambda: 'gander_choices_total{choice="requested",method="dynamic"}' in real.get("/metrics").text)
+    wait_until(lambda: 'gander_choices_total{choice="requested",method="dynamic",' in real.get("/metrics").text)
     wait_until(lambda: real.metric("gander_slots_used") == 0)
     assert real.metric("gander_draft_bytes") > 1e6
     assert real.metric("gander_draft_refusals_total") == refused == 0
-    assert 'gander_phase_seconds_total{phase="draft_model"}' in real.get("/metrics").text
+    assert 'phase="draft_model"}' in real.get("/metrics").text
     spine = complete(real, temperature=0, speculation={"method": "spine", "report": True}, ignore_eos=True)
     assert spine["choices"][0]["speculation"]["draft_model_seconds"] == 0
     assert spine["choices"][0]["text"] == reply["choices"][0]["text"]

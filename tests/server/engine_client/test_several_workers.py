@@ -124,11 +124,11 @@ def test_a_session_is_deleted_and_replaced_at_every_worker(pair: RunningServer) 
 def test_metrics_are_sums_but_for_what_is_told_of_each_worker(pair: RunningServer) -> None:
     pair.post(prompt="abc", max_tokens=30)
     wait_until(lambda: pair.metric("gander_slots") == 2 * KV_SLOTS)
-    page = pair.get("/metrics").text
+    page, name = pair.get("/metrics").text, pair.model
     assert page.count("\nvllm:kv_cache_usage_perc{") == page.count("\nvllm:num_requests_running{") == 1
-    assert page.count("\ngander_worker_resident_bytes ") == 1
-    assert 'gander_worker_ready{worker="0"} 1.0' in page
-    assert 'gander_worker_open_requests{worker="1"} 0.0' in page
+    assert page.count("\ngander_worker_resident_bytes{") == 1
+    assert f'gander_worker_ready{{model_name="{name}",worker="0"}} 1.0' in page
+    assert f'gander_worker_open_requests{{model_name="{name}",worker="1"}} 0.0' in page
 
 
 def test_when_a_worker_dies_the_other_goes_on_with_its_requests_and_takes_new_ones(pair: RunningServer) -> None:

@@ -241,7 +241,7 @@ def test_metrics_count_known_work(tmp_path: Path) -> None:
         assert 'vllm:request_success_total{engine="0",finished_reason="length",model_name="toy"} 2.0' in text
         cache = 'block_size="16",cache_dtype="float32",engine="0",model_name="toy",num_gpu_blocks="62"'
         assert f"vllm:cache_config_info{{{cache}}} 1.0" in text
-        assert 'gander_choices_total{choice="requested",method="spine"} 2.0' in text
+        assert 'gander_choices_total{choice="requested",method="spine",model_name="toy"} 2.0' in text
         assert "plain decoding would have needed" in text
 
 
@@ -303,6 +303,6 @@ def test_a_request_that_was_left_counts_as_aborted_and_not_as_latency(server: Ru
             json={"prompt": '{"per_step": 1, "delay": 0.01}', "max_tokens": 4000},
             timeout=0.2,
         )
-    wait_until(lambda: 'gander_requests_total{end="abort"}' in server.get("/metrics").text)
+    wait_until(lambda: 'gander_requests_total{end="abort",' in server.get("/metrics").text)
     assert server.metric("gander_request_seconds_count") == before
     wait_until(lambda: 'status="499"' in server.get("/metrics").text)
