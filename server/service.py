@@ -25,6 +25,7 @@ from server.http.errors import ApiError
 from server.http.holds import hold
 from server.http.idle_memory import give_back_when_idle
 from server.http.keys import KeyRing
+from server.http.sse import until_disconnect
 from server.http.work.work_pool import WorkPool
 from server.metrics.server_metrics import ServerMetrics
 from server.models.catalogue import Catalogue
@@ -141,8 +142,10 @@ class Service:
         return served
 
     async def require_model(self, request: Request, name: str | None, keep_alive: float | None = None) -> ServedModel:
-        """`hold_model`, then `loaded`."""
-        return await self.loaded(self.hold_model(request, name, keep_alive), name)
+        """`hold_model`, then `loaded`, for a request whose body was read. Raises ApiError also where the client leaves
+        first."""
+        model = self.hold_model(request, name, keep_alive)
+        return await until_disconnect(request.receive, self.loaded(model, name))
 
     def _tell(self) -> None:
         for listener in self._listeners:

@@ -76,8 +76,9 @@ export class Engine extends EventTarget {
       const server = await getJson("/health");
       this.models = server.models ?? [];
       this.freeBytes = server.free_bytes ?? null;
-      const isOne = this.models.length < 2;
-      this.health = isOne ? server : await getJson(`/health?model=${encodeURIComponent(this.chosen.name)}`);
+      const own = this.chosen;
+      const isWhole = !own || (this.models.length === 1 && own.status === server.status);
+      this.health = isWhole ? server : await getJson(`/health?model=${encodeURIComponent(own.name)}`);
     } catch {
       this.health = null;
     }
@@ -98,14 +99,16 @@ export class Engine extends EventTarget {
       ended.catch(() => {}); // it is thrown below
       while (!isOver) {
         onWait(this.sentence, this.health?.fraction ?? 0);
-        await Promise.race([ended, this.#next(signal)]);
+        await Promise.race([ended, this.#next()]);
+        signal.throwIfAborted();
       }
       await ended;
       await this.watch();
     }
     for (let share = this.compiledShare(method); share !== null; share = this.compiledShare(method)) {
       onWait(`Compiling what ${method} drafts with, once on this machine; until then it would run plain.`, share);
-      await this.#next(signal);
+      await this.#next();
+      signal.throwIfAborted();
     }
   }
 
@@ -115,13 +118,9 @@ export class Engine extends EventTarget {
   }
 
   /** The next time that something is known. */
-  #next(signal) {
-    return new Promise((resolve, reject) => {
-      this.addEventListener("change", resolve, { once: true });
-      signal.addEventListener("abort", () => reject(signal.reason), { once: true });
-      if (signal.aborted) reject(signal.reason);
-      clearTimeout(this.#timer);
-      this.#timer = setTimeout(() => this.watch(), SOON);
-    });
+  #next() {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.watch(), SOON);
+    return new Promise((resolve) => this.addEventListener("change", resolve, { once: true }));
   }
 }
