@@ -38,8 +38,8 @@ DECODING = {
         matrix module_tensors linear readers rounding
     """,
     "core": """
-        grammar files/output layer ranking sampling_params session_info speculation_params request stats step_trace
-        token_logprobs events top_tokens tree
+        grammar files/output layer ranking sampling_params session_info speculation_params request tree stats step_trace
+        token_logprobs events top_tokens
     """,
     "costs": "price calibration pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
