@@ -173,7 +173,7 @@ SERVER = {
     "applications": "app",
     "ray": "config_file http_call front application",
     "connect": "errors served tools connect",
-    "process": "draining_server startup_report runner",
+    "process": "draining_server startup_report service_manager runner",
     "": "cli entry",
 }
 TOP = {"", "configuration", "services", "applications"}  # not folders: files that stand beside the rooms
