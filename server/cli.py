@@ -1,4 +1,4 @@
-"""The `gander` command: serve, connect, bench, tune-tree, train-head, ray-config, version.
+"""The `gander` command: serve, doctor, connect, bench, tune-tree, train-head, ray-config, version.
 
 The flags of `serve` are made from `ServerSettings`, which defines each once. Every command imports the heavy modules
 that it needs itself, so that the others start quickly.
@@ -127,6 +127,21 @@ def _with_settings_flags(command: Any) -> Any:
 
 
 app.command(name="serve")(_with_settings_flags(serve))
+
+
+@app.command(name="doctor")
+def doctor(
+    model: Annotated[str | None, typer.Argument(help="A model to try: a name, a folder or a GGUF file")] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON")] = False,
+) -> None:
+    """Say what this machine gives a server, and what would make it faster.
+
+    Processor, cores, memory and its speed, GPU, compiled kernels, and whether drafted replies are exact: of MODEL, or
+    of the bundled one once kernels are compiled. It exits with status 1 where something is wrong.
+    """
+    from server.doctor.doctor import main
+
+    raise typer.Exit(main(model, is_json))
 
 
 @app.command(name="connect")

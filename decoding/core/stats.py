@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from decoding.core.tree import Source
-
 NODE_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 REFUSAL_REASONS = ("context", "vocabulary", "nan")  # why the draft model stops drafting for a request
 # All that counts are kept by, so that whoever shows them has each from the start, at 0.
@@ -21,8 +19,7 @@ METHOD_NAMES = (
 )
 CHOICES = ("requested", "fallback", "waiting")  # why a method was the one that drafted last
 PHASES = ("schedule", "draft", "draft_model", "forward", "sample", "commit", "observe")  # of a step
-SOURCE_NAMES = [source.name.lower() for source in Source]
-DRAFTED_SOURCES = SOURCE_NAMES[Source.CONTEXT : Source.BONUS]
+DRAFTED_SOURCES = ("context", "adjacency", "ngram", "draft_model", "prediction", "grammar")
 
 
 class DraftOutcome(NamedTuple):

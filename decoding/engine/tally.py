@@ -9,11 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from decoding.core.stats import SOURCE_NAMES, DraftOutcome, MethodCounts, StepStats
-from decoding.core.tree import DraftTree, IntArray
+from decoding.core.stats import DraftOutcome, MethodCounts, StepStats
+from decoding.core.tree import DraftTree, IntArray, Source
 from decoding.costs.price import CostCurve
 from decoding.engine.scheduler import Reuse
 from decoding.engine.sequence_step import SequenceStep
+
+SOURCE_NAMES = [source.name.lower() for source in Source]
 
 
 def outcome_of(tree: DraftTree, emitted: IntArray) -> DraftOutcome | None:

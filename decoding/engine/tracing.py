@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 
 from decoding.core.speculation_params import TRACE_TREES
-from decoding.core.stats import SOURCE_NAMES
 from decoding.core.step_trace import NodeTrace, StepTrace
 from decoding.core.tree import DraftTree, IntArray, Source
 from decoding.engine.sequence_step import SequenceStep
+from decoding.engine.tally import SOURCE_NAMES
 from decoding.sampling.logprobs import token_logprobs
 
 

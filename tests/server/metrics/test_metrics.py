@@ -11,8 +11,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from decoding import __version__
-from decoding.core.stats import METHOD_NAMES, EngineStats, MethodCounts, NodeHistogram, StepStats
+from decoding.core.stats import DRAFTED_SOURCES, METHOD_NAMES, EngineStats, MethodCounts, NodeHistogram, StepStats
+from decoding.core.tree import Source
 from decoding.drafting.registry import METHODS
+from decoding.engine.tally import SOURCE_NAMES
 from decoding.worker.messages import StepReport
 from server.config import ServerSettings
 from server.metrics.exposition import engine_metrics
@@ -182,6 +184,7 @@ def test_every_series_that_a_step_adds_to_is_there_before_the_first_but_for_deep
 
 def test_what_counts_are_kept_by_is_what_there_is() -> None:
     assert tuple(METHODS) == METHOD_NAMES
+    assert tuple(SOURCE_NAMES[Source.CONTEXT : Source.BONUS]) == DRAFTED_SOURCES
     text = generate_latest(Metrics("toy").registry).decode()
     assert 'gander_choices_total{choice="waiting",method="auto"} 0.0' in text
 
