@@ -132,7 +132,7 @@ SERVER = {
         errors notices keys auth heads/faults heads/hosts rate_limits work/turn middleware sender sse tracing
         idle_memory work/places work/work_pool body connections repeated_lines
     """,
-    "settings": "memory engine port requests access process",
+    "settings": "memory engine port requests access process file flags shown",
     "configuration": "config",
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies

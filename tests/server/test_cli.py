@@ -99,9 +99,8 @@ def test_keys_that_are_none_open_no_server(
     monkeypatch.setenv(f"GANDER_{name}_KEYS", keys)
     result = invoke("serve")
     assert (result.exit_code, started) == (2, [])
-    flag = f"--{name.lower()}-keys"
     said = " ".join(result.output.split())
-    assert said == f"{flag}: this is empty, and no key can be meant by it: give keys, or unset it."
+    assert said == f"GANDER_{name}_KEYS: this is empty, and no key can be meant by it: give keys, or unset it."
 
 
 def test_a_key_on_the_command_line_is_warned_of(started: list[ServerSettings]) -> None:
