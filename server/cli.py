@@ -61,7 +61,8 @@ def serve(config: str | None, **options: Any) -> None:
         _refuse(f"{sources.path} has several models, and a server serves one: say gander serve with one of {names}.")
     from server.process.runner import run
 
-    raise typer.Exit(run(found.models[0][1].settings))
+    settings = found.models[0][1].settings
+    raise typer.Exit(run(settings, sources=sources.without_keys(settings)))
 
 
 def _read(sources: SettingSources) -> Configuration:

@@ -14,7 +14,7 @@ import server.process.runner
 from decoding.errors import ConfigError
 from server.app import create_service
 from server.cli import app
-from server.config import ServerSettings
+from server.config import ServerSettings, SettingSources
 
 
 @pytest.fixture
@@ -22,7 +22,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
     """The settings `serve` would have run with."""
     seen: list[ServerSettings] = []
 
-    def run(settings: ServerSettings) -> int:
+    def run(settings: ServerSettings, sources: SettingSources) -> int:
+        assert "sesame" not in repr(sources)
         seen.append(settings)
         return 0
 

@@ -190,7 +190,7 @@ def test_serve_takes_the_file_and_warns_of_keys_that_others_can_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[ServerSettings] = []
-    monkeypatch.setattr(server.process.runner, "run", lambda settings: started.append(settings) or 0)
+    monkeypatch.setattr(server.process.runner, "run", lambda settings, **_: started.append(settings) or 0)
     path = written(tmp_path, "port = 9002\napi-keys = 'sesame'")
     serve = ("serve", "--config", str(path))
     assert CliRunner().invoke(app, serve).output == ""
