@@ -21,7 +21,7 @@ from decoding import __version__
 from decoding.config import NO_NAMES
 from decoding.errors import ConfigError
 from server.config import ServerSettings
-from server.endpoints import health, metrics, models, page, sessions, tokens
+from server.endpoints import admin, health, metrics, models, page, sessions, tokens
 from server.endpoints.chat import route as chat
 from server.endpoints.completions import route as completions
 from server.endpoints.messages import route as messages
@@ -108,7 +108,20 @@ def create_app(service: Service) -> FastAPI:
         title="Gander", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.service = service
-    for module in (chat, completions, responses, stored, messages, models, sessions, tokens, health, metrics, page):
+    for module in (
+        chat,
+        completions,
+        responses,
+        stored,
+        messages,
+        models,
+        sessions,
+        tokens,
+        health,
+        admin,
+        metrics,
+        page,
+    ):
         app.include_router(module.router)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     _add_middleware(app, service)

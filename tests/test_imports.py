@@ -132,7 +132,7 @@ SERVER = {
         errors notices keys auth heads/faults heads/hosts rate_limits work/turn middleware sender sse tracing
         idle_memory work/places work/work_pool body connections repeated_lines
     """,
-    "settings": "memory engine port requests access process",
+    "settings": "memory engine port requests access process file flags shown live",
     "configuration": "config",
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies
@@ -159,7 +159,7 @@ SERVER = {
     """,
     "services": "service",
     "endpoints": """
-        thoughts health openapi metrics models page sessions tokens chat/rendered_chat chat/options
+        thoughts health openapi metrics models admin page sessions tokens chat/rendered_chat chat/options
         chat/serializer chat/route completions/options completions/serializer completions/route
         responses/input responses/input_text responses/calls responses/items responses/serializer
         responses/route responses/stored

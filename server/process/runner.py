@@ -17,7 +17,7 @@ from rich.markup import escape
 from decoding.errors import ConfigError
 from decoding.worker.allocator import settle_allocator
 from server.app import create_app, create_service
-from server.config import ServerSettings
+from server.config import ServerSettings, SettingSources
 from server.engine_client.processes.worker_process import WORKER_COMMAND
 from server.http.connections import (
     ConnectionBook,
@@ -38,18 +38,21 @@ MMAP_BYTES = 2**20  # bodies of this size go back to the kernel as they are free
 ACCEPTED_AT_ONCE = 8  # connections accepted in one go
 
 
-def run(settings: ServerSettings, command: Sequence[str] = WORKER_COMMAND) -> int:
-    """Serve until a signal arrives, or until the model turns out not to be servable. Returns the exit status."""
+def run(
+    settings: ServerSettings, command: Sequence[str] = WORKER_COMMAND, sources: SettingSources | None = None
+) -> int:
+    """Serve until a signal arrives, or until the model turns out not to be servable. Returns the exit status. sources:
+    where the settings are from, to be read again when that is asked for."""
     logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT)
     quieten()
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars, also the workers', would fill a log with spaces
     sys.setswitchinterval(SWITCH_SECONDS)
     settle_allocator(MMAP_BYTES)
-    return asyncio.run(_serve(settings, command))
+    return asyncio.run(_serve(settings, command, sources))
 
 
-async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
+async def _serve(settings: ServerSettings, command: Sequence[str], sources: SettingSources | None) -> int:
     console = Console(stderr=True)
     try:
         listener = passed_socket(os.environ) or _listen(settings)
@@ -62,6 +65,7 @@ async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
     settings = settings.model_copy(update={"host": host, "port": port})  # which a passed socket has of its own
     try:
         service = create_service(settings, command)
+        service.sources = sources
     except ConfigError as error:
         listener.close()
         console.print(f"[red]Stopped:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)

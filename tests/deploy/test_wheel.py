@@ -101,7 +101,7 @@ def test_configurations_dashboards_and_their_docs_are_in_the_wheel(wheel: Path) 
     deploy = set().union(*(files_below(ROOT / "deploy" / each) for each in ("prometheus", "grafana", "systemd")))
     deploy = {name.removeprefix("deploy/") for name in deploy if not name.endswith(".py")}
     assert "docs/deployment.md" in docs
-    assert names == docs | deploy
+    assert names == docs | deploy | {"gander.toml"}
 
 
 @contextmanager
