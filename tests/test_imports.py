@@ -137,6 +137,7 @@ SERVER = {
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies
         response_tools responses anthropic_replies anthropic_messages anthropic
+        ollama/options ollama/requests ollama/replies
     """,
     "engine_client": """
         replies open_requests worker_requests request_bytes queue_gate deadlines sessions/session_questions
@@ -164,6 +165,7 @@ SERVER = {
         responses/input responses/input_text responses/calls responses/items responses/serializer
         responses/route responses/stored
         messages/context messages/input messages/blocks messages/serializer messages/route
+        ollama/names ollama/facts ollama/input ollama/serializer ollama/route ollama/models
     """,
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report
