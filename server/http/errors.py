@@ -52,7 +52,7 @@ class ApiError(Exception):
         return {"type": "error", "error": told | {"message": self.anthropic_message or told["message"]} | details}
 
     def ollama_body(self) -> dict[str, str]:
-        """The same in Ollama's form, which has the sentence alone: it begins with the field at fault, unless it names it."""
+        """The same in Ollama's form, a sentence, which begins with the field at fault where it does not name it."""
         is_named = self.param is None or self.param.rpartition(".")[2] in self.message
         return {"error": shortened(self.message if is_named else f"{self.param}: {self.message}", MAX_MESSAGE)}
 

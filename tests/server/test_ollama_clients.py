@@ -1,7 +1,6 @@
 """Ollama's own clients, of Python and of JavaScript, in front of the bundled model."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +11,8 @@ import pytest
 
 from server.config import ServerSettings
 from server.engine_client.processes.worker_process import WORKER_COMMAND
-from tests.server.servers import PATIENCE, RunningServer, running_server
+from tests.server.servers import PATIENCE, RunningServer, running_server, wait_until
 
-NODE_FOLDER = Path(__file__).parent / "node"
 MESSAGES: Any = [{"role": "user", "content": "Tell me a story about a fox."}]
 OPTIONS = {"temperature": 0, "num_predict": 40}
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"enum": [1, 2, 3]}}, "required": ["n"]}
@@ -99,13 +97,10 @@ def test_models_are_listed_and_shown_and_errors_are_read(real: RunningServer, cl
         assert "{" not in caught.value.error
 
 
-@pytest.mark.skipif(
-    shutil.which("node") is None or not (NODE_FOLDER / "node_modules" / "ollama").exists(),
-    reason="needs node and its modules: npm install in tests/server/node",
-)
-def test_the_node_client_reads_the_same(real: RunningServer, client: ollama.Client) -> None:
+@pytest.mark.slow
+def test_the_node_client_reads_the_same(real: RunningServer, client: ollama.Client, node_modules: Path) -> None:
     arguments = ["node", "ollama.mjs", real.url, real.model]
-    done = subprocess.run(arguments, cwd=NODE_FOLDER, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(arguments, cwd=node_modules, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     text = client.chat(model=real.model, messages=MESSAGES, options=OPTIONS).message.content
@@ -113,3 +108,4 @@ def test_the_node_client_reads_the_same(real: RunningServer, client: ollama.Clie
     assert told["generate"] == {"plain": text, "streamed": text}
     assert told["error"] == {"status": 404, "has_sentence": True}
     assert told["models"] == [f"{real.model}:latest"]
+    wait_until(lambda: real.service.client.num_open == 0)
