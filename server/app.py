@@ -24,7 +24,9 @@ from server.config import ServerSettings
 from server.endpoints import health, metrics, models, page, sessions, tokens
 from server.endpoints.chat import route as chat
 from server.endpoints.completions import route as completions
+from server.endpoints.embeddings import route as embeddings
 from server.endpoints.messages import route as messages
+from server.endpoints.ollama import embed as ollama_embed
 from server.endpoints.ollama import models as ollama_models
 from server.endpoints.ollama import route as ollama
 from server.endpoints.openapi import document
@@ -55,11 +57,11 @@ FILE_THREADS = 4  # that read the page's files; anyio would start forty
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 GENERATING = "/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages"
 # The parts of OpenAI's API below /v1/ that this server does not have: they get a 404 that says so.
-NOT_SERVED = frozenset(
-    {"audio", "batches", "embeddings", "files", "fine_tuning", "images", "moderations", "rerank", "score"}
-)
+NOT_SERVED = frozenset({"audio", "batches", "files", "fine_tuning", "images", "moderations", "rerank", "score"})
 
-BELOW_V1 = frozenset({"chat", "completions", "messages", "models", "responses"})  # first parts of paths after /v1/
+BELOW_V1 = frozenset(
+    {"chat", "completions", "embeddings", "messages", "models", "responses"}
+)  # first parts of paths after /v1/
 
 
 def create_service(
@@ -110,11 +112,24 @@ def create_app(service: Service) -> FastAPI:
         title="Gander", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.service = service
-    for module in (chat, completions, responses, stored, messages, models, sessions, tokens, health, metrics, page):
+    for module in (
+        chat,
+        completions,
+        responses,
+        stored,
+        messages,
+        embeddings,
+        models,
+        sessions,
+        tokens,
+        health,
+        metrics,
+        page,
+    ):
         app.include_router(module.router)
     if service.settings.ollama_api:
-        app.include_router(ollama.router)
-        app.include_router(ollama_models.router)
+        for module in (ollama, ollama_models, ollama_embed):
+            app.include_router(module.router)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     _add_middleware(app, service)
     _add_error_handlers(app, service)

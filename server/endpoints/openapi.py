@@ -14,11 +14,17 @@ from pydantic import TypeAdapter
 from server.http.sse import EVENTS, LINES
 from server.schemas.anthropic import CountRequest, MessageRequest
 from server.schemas.anthropic_replies import MessageEvent
-from server.schemas.catalog import DetokenizeRequest, TokenizeRequest
+from server.schemas.catalog import DetokenizeRequest, EmbeddingRequest, TokenizeRequest
 from server.schemas.chat import ChatCompletionChunk, ChatRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.ollama.replies import OllamaChatReply, OllamaGenerateReply
-from server.schemas.ollama.requests import OllamaChatRequest, OllamaGenerateRequest, ShowRequest
+from server.schemas.ollama.requests import (
+    EmbeddingsRequest,
+    EmbedRequest,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    ShowRequest,
+)
 from server.schemas.replies import ErrorReply
 from server.schemas.response_replies import ResponseEvent
 from server.schemas.responses import ResponseRequest
@@ -42,6 +48,9 @@ BODY_MODELS: tuple[Any, ...] = (
     CountRequest,
     TokenizeRequest,
     DetokenizeRequest,
+    EmbeddingRequest,
+    EmbedRequest,
+    EmbeddingsRequest,
     OllamaChatRequest,
     OllamaGenerateRequest,
     ShowRequest,

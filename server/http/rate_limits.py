@@ -18,7 +18,10 @@ from server.http.errors import ApiError, OnError
 from server.http.keys import Caller, KeyTerms
 
 PATHS = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/api/chat", "/api/generate"}
+    {
+        *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"),
+        *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
+    }
 )
 MINUTE = 60.0
 RATE_LIMIT_HEADERS = tuple(

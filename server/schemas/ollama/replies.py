@@ -70,6 +70,20 @@ class OllamaGenerateReply(OllamaReply):
     thinking: NotRequired[str]
 
 
+class EmbedReply(TypedDict):
+    """embeddings: vectors of length one, in the order of the inputs."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class EmbeddingsReply(TypedDict):
+    embedding: list[float]
+
+
 class ModelDetails(TypedDict):
     parent_model: str
     format: str

@@ -30,6 +30,10 @@ def _read_think(value: Any) -> Any:
     return value
 
 
+def _read_inputs(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 FORMAT_SCHEMA: dict[str, JsonValue] = {"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]}
 THINK_SCHEMA: dict[str, JsonValue] = {"anyOf": [{"type": "boolean"}, {"enum": [*EFFORTS]}]}
 Format = Annotated[str | JsonObject, BeforeValidator(_read_format), WithJsonSchema(FORMAT_SCHEMA)]
@@ -54,6 +58,28 @@ class ModelRequest(WireModel):
 
 class ShowRequest(ModelRequest):
     """POST /api/show."""
+
+
+class EmbedRequest(ModelRequest):
+    """POST /api/embed. truncate: an input that is too long loses its end, instead of being refused."""
+
+    input: Annotated[
+        list[str],
+        BeforeValidator(_read_inputs),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+    ]
+    truncate: bool = True
+    dimensions: int | None = Field(default=None, ge=1)
+    options: OllamaOptions = OllamaOptions()
+    keep_alive: KeepAlive | None = None
+
+
+class EmbeddingsRequest(ModelRequest):
+    """POST /api/embeddings, the older form, of one prompt."""
+
+    prompt: str
+    options: OllamaOptions = OllamaOptions()
+    keep_alive: KeepAlive | None = None
 
 
 class GeneratingRequest(ModelRequest):
