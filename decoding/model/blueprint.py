@@ -65,8 +65,8 @@ def read_config(source: str, origin: dict[str, Any]) -> Any:
     is_causal = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
     if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not is_causal:
         raise ConfigError(
-            f"config.json: a model of type {kind!r} is an encoder, each of whose tokens sees the whole text; those that "
-            "can be served are causal language models, whose tokens see what comes before them"
+            f"config.json: a model of type {kind!r} is an encoder, each of whose tokens sees the whole text; what "
+            "is served are causal language models, whose tokens see what comes before them"
         )
     text_config = config.get_text_config()
     for name in SIZES:
