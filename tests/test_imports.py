@@ -38,8 +38,8 @@ DECODING = {
         matrix module_tensors linear readers rounding
     """,
     "core": """
-        grammar files/output layer ranking sampling_params session_info speculation_params request stats step_trace
-        token_logprobs events top_tokens tree
+        grammar files/output layer ranking sampling_params session_info speculation_params pooling request stats
+        step_trace token_logprobs events top_tokens tree
     """,
     "costs": "price calibration pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
@@ -137,6 +137,7 @@ SERVER = {
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies
         response_tools responses anthropic_replies anthropic_messages anthropic
+        ollama/options ollama/requests ollama/replies
     """,
     "engine_client": """
         replies open_requests worker_requests request_bytes queue_gate deadlines sessions/session_questions
@@ -147,7 +148,7 @@ SERVER = {
     "metrics": "totals exposition vllm_names metrics",
     "prompts": """
         model_check model_files tokenizer_config special_tokens message_forms jinja_template template_process
-        chat_template tokenizer served_model encoding conversation
+        chat_template tokenizer served_model pooling encoding conversation
     """,
     "grammars": """
         keywords disjoint schema argument_schema constraint lark_rules json_regex text_grammar text_values
@@ -164,6 +165,8 @@ SERVER = {
         responses/input responses/input_text responses/calls responses/items responses/serializer
         responses/route responses/stored
         messages/context messages/input messages/blocks messages/serializer messages/route
+        embeddings/inputs embeddings/vectors embeddings/route
+        ollama/names ollama/facts ollama/input ollama/serializer ollama/route ollama/models ollama/embed
     """,
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report
