@@ -17,7 +17,7 @@ MOST_FILES = 15  # of code in one folder
 DECODING = {
     "process": "machine parent temporary_folder terminal",
     "kernels": """
-        processor cache layout cpu/lanes cpu/program cpu/by_address cpu/trees cpu/gguf_codes
+        processor cache layout cpu/lanes cpu/team cpu/program cpu/by_address cpu/trees cpu/gguf_codes
         cpu/halves cpu/attention/products cpu/attention/step_table cpu/attention/call_table
         cpu/attention/tile_scratch cpu/attention/tile cpu/attention/weights cpu/attention/storing
         cpu/attention/staging cpu/attention/weighing cpu/attention/exact cpu/attention/tables
@@ -115,7 +115,7 @@ DECODING = {
         replay/rows replay/tables replay/__main__ samples/questions samples/tables samples/__main__
         peers/children/child peers/children/gander_peer peers/children/transformers_peer
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
-        peers/peer_process peers/rounds peers/options peers/asks peers/perplexity peers/tables peers/__main__
+        peers/peer_process peers/rounds peers/options peers/asks peers/perplexity peers/tables peers/__main__ neighbours
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/__main__
         gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
