@@ -6,6 +6,7 @@ Owns the start and the end of all of them; what is one model's, `Model` has.
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import Semaphore
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
 
-from server.config import ServerSettings
+from server.config import ServerSettings, SettingSources
 from server.engine_client.client import LEAVE_SECONDS
 from server.engine_client.processes.standby import Standby
 from server.engine_client.status import EngineStatus, OnStatus
@@ -35,10 +36,13 @@ from server.models.model import Model
 from server.prompts.chat_template import ChatTemplate, Conversation
 from server.prompts.served_model import ServedModel
 from server.prompts.special_tokens import MarkedText
+from server.settings.file import key_of
+from server.settings.live import Reloaded, reloaded, taken_up
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+LOG = logging.getLogger("gander.service")
 CLIENTS_TEMPLATES = 2  # that requests bring, rendered at a time
 
 M = TypeVar("M", bound=BaseModel)
@@ -57,6 +61,7 @@ class Service:
     keys: KeyRing
     responses: ResponseStore
     tracing: TracerProvider | None = None
+    sources: SettingSources | None = None
     pool: WorkPool = field(default_factory=WorkPool)
     clients_templates: Semaphore = field(default_factory=lambda: Semaphore(CLIENTS_TEMPLATES))
     _leave_seconds: float = LEAVE_SECONDS
@@ -73,6 +78,7 @@ class Service:
 
     def start(self) -> None:
         self.loader.start()
+        self._tell()
         self._giving = asyncio.create_task(give_back_when_idle(lambda: self.models.num_open), name="idle memory")
 
     def begin_drain(self) -> None:
@@ -96,6 +102,23 @@ class Service:
         """Leave no worker process. See `EngineClient.close`. Safe to call twice."""
         await self.loader.close(seconds, leave_seconds)
         await self.standby.close()
+
+    def reload(self) -> Reloaded:
+        """Read settings and API keys again, and take up those that need no restart. Raises ConfigError with a line for
+        each fault; the settings of before then hold."""
+        found = None if self.sources is None else self.sources.read()
+        self.keys.reload()
+        server = self.settings if found is None else found.server.settings
+        models = {} if found is None else {name: each.settings for name, each in found.models}
+        wanted = {model: models.get(model.name, model.settings) for model in self.models}
+        told = reloaded([(self.settings, server), *((model.settings, each) for model, each in wanted.items())])
+        self.settings = taken_up(self.settings, server)
+        for model, settings in wanted.items():
+            model.take_up(settings)
+        if key_of("log_level") in told.changed:
+            logging.getLogger().setLevel(server.log_level.upper())
+        LOG.info("The settings were read again: %s.", told)
+        return told
 
     @property
     def status(self) -> EngineStatus:

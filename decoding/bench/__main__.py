@@ -13,6 +13,7 @@ COMMANDS = {
     "architectures": "decoding.bench.architectures.__main__",
     "drafting": "decoding.bench.drafting",
     "heads": "decoding.bench.heads.__main__",
+    "neighbours": "decoding.bench.neighbours",
     "peers": "decoding.bench.peers.__main__",
     "replay": "decoding.bench.replay.__main__",
     "samples": "decoding.bench.samples.__main__",

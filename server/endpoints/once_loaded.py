@@ -18,7 +18,7 @@ from server.engine_client.replies import PROMPT_PATIENCE
 from server.http.errors import ApiError, internal_error
 from server.http.holds import hold
 from server.http.sender import Sender
-from server.http.sse import EventStream, last_event, until_disconnect
+from server.http.sse import EVENTS, EventStream, last_event, until_disconnect
 from server.models.model import Model
 from server.prompts.served_model import ServedModel
 from server.schemas.generation import SamplingRequest
@@ -41,7 +41,7 @@ async def once_loaded(request: Request, body: SamplingRequest, sender: Sender, s
     await until_disconnect(request.receive, _looked_at(loading, patience))
     if loading.done():
         return await run(loading.result(), model.client)
-    return EventStream(_frames(request, loading, model, service, run, patience))
+    return EventStream(_frames(request, loading, model, service, run, patience), EVENTS.media_type)
 
 
 async def _looked_at(loading: asyncio.Future[ServedModel], patience: float | None) -> bool:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from decoding.errors import ConfigError
-from server.config import ServerSettings
 from server.engine_client.status import EngineStatus, State
 from server.http.errors import ApiError
 from server.models.model import Model
@@ -71,16 +69,3 @@ class Catalogue:
         """A model's status as the server's."""
         status = model.status
         return status if len(self.models) == 1 else replace(status, sentence=f"{model.name}: {status.sentence}")
-
-
-def require_own_names(settings: Sequence[ServerSettings]) -> None:
-    """Raises ConfigError where two models have one name."""
-    owners: dict[str, ServerSettings] = {}
-    for each in settings:
-        for name in each.model_names:
-            owner = owners.setdefault(name, each)
-            if owner is not each:
-                raise ConfigError(
-                    f"model: {owner.model} and {each.model} have one name, {name}: give one of them another, as "
-                    f"NAME={each.model}"
-                )

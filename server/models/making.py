@@ -8,7 +8,7 @@ from pathlib import Path
 
 from decoding.config import NO_NAMES
 from decoding.errors import ConfigError
-from server.config import ServerSettings
+from server.config import ServerSettings, require_own_names
 from server.engine_client.client import EngineClient
 from server.engine_client.processes.restart_policy import RestartPolicy
 from server.engine_client.processes.standby import Standby
@@ -17,7 +17,6 @@ from server.engine_client.request_bytes import default_limit
 from server.engine_client.sessions.session_file import NO_KEY, read_key
 from server.engine_client.sessions.session_folder import FolderLimits, SessionFolder
 from server.metrics.metrics import ModelMetrics
-from server.models.catalogue import require_own_names
 from server.models.model import Model
 from server.models.need import needed_bytes
 from server.models.residency import Residency

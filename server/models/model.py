@@ -22,6 +22,7 @@ from server.models.residency import Residency
 from server.prompts.chat_template import ChatTemplate
 from server.prompts.served_model import ServedModel
 from server.prompts.tokenizer import Tokenizer
+from server.settings.live import QUEUE_LIMITS, taken_up
 
 Stage = Literal["absent", "queued", "running", "unloading", "draining"]
 SETTLED = ("ready", "failed", "draining")
@@ -130,6 +131,12 @@ class Model:
         if self._stage == "unloading":  # and no drain has begun
             self._stage = "absent"
         self._tell()
+
+    def take_up(self, wanted: ServerSettings) -> None:
+        """Have the settings that a running server can change be as they are wanted."""
+        self.settings = taken_up(self.settings, wanted)
+        limits = {name: getattr(wanted, name) for name in QUEUE_LIMITS}
+        self.client.take_up(replace(self.client.limits, **limits), wanted.keep_alive_seconds)
 
     def begin_drain(self, seconds: float) -> None:
         """Take no more requests, and do not load what has not begun to."""

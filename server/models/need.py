@@ -13,9 +13,8 @@ from decoding.config import BUNDLED_MODEL, NO_NAMES
 from decoding.errors import ConfigError
 from decoding.model.files.gguf_place import gguf_paths
 from server.config import ServerSettings
+from server.prompts.model_check import WEIGHTS
 from server.settings.memory import amount_of
-
-WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def needed_bytes(settings: ServerSettings) -> int:

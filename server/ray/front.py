@@ -14,10 +14,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from server.http.errors import ApiError
 from server.http.sender import SESSION_HEADER
-from server.http.sse import last_event, while_connected
+from server.http.sse import EVENTS, LINES, last_event, while_connected
 from server.ray.http_call import HttpRequest, ReplyHead
 
-STREAM = b"text/event-stream"
+STREAMS = (EVENTS.media_type.encode(), LINES.media_type.encode())
 ATTEMPTS = 2
 
 Pieces = AsyncGenerator[ReplyHead | bytes]
@@ -100,7 +100,9 @@ class _Reply:
         """End a stream with an error event in the path's format. A plain reply stays cut off, which its Content-Length
         tells the client."""
         assert self.head is not None
-        is_stream = any(name.lower() == b"content-type" and STREAM in value for name, value in self.head.headers)
+        is_stream = any(
+            name.lower() == b"content-type" and value.startswith(STREAMS) for name, value in self.head.headers
+        )
         if is_stream:
             await self._send(_body(last_event(error, path), has_more=False))
 

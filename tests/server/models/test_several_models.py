@@ -281,6 +281,27 @@ def test_a_model_that_is_unloaded_by_hand_ends_its_requests_first(tmp_path: Path
         wait_for(server, "alpha", "absent")
 
 
+def test_programs_that_speak_ollamas_api_load_and_unload_models(tmp_path: Path) -> None:
+    def loaded() -> list[str]:
+        return [each["name"] for each in server.get("/api/ps").json()["models"]]
+
+    with serving_three(tmp_path) as server:
+        assert [each["name"] for each in server.get("/api/tags").json()["models"]] == [
+            f"{name}:latest" for name in NAMES
+        ]
+        for name, prompt in (("beta", ""), ("gamma:latest", "a")):
+            body = {"model": name, "prompt": prompt, "stream": False, "raw": True, "options": {"num_predict": 1}}
+            reply = server.http.post("/api/generate", json=body)
+            assert (reply.status_code, reply.json()["model"]) == (200, name)
+        assert loaded() == ["beta:latest", "gamma:latest"]
+        assert server.http.post("/api/show", json={"model": "alpha"}).json()["capabilities"] == ["completion"]
+        gone = server.http.post("/api/generate", json={"model": "beta", "keep_alive": 0})
+        assert gone.json()["done_reason"] == "unload"
+        wait_until(lambda: loaded() == ["gamma:latest"])
+        assert server.http.post("/v1/embeddings", json={"model": "beta", "input": "ab"}).json()["model"] == "beta"
+        assert loaded() == ["beta:latest", "gamma:latest"]
+
+
 def test_sessions_are_by_model_and_outlive_an_unloading_and_a_restart(tmp_path: Path) -> None:
     folder = {"sessions_dir": str(tmp_path / "sessions")}
     models = [settings_of(tmp_path, name, **folder) for name in ("alpha", "beta")]
@@ -363,7 +384,7 @@ def test_a_server_with_a_model_that_is_there_from_the_start_is_ready_once_it_is(
 
 def test_what_cannot_be_is_said_at_the_start(tmp_path: Path) -> None:
     alpha = settings_of(tmp_path, "alpha")
-    with pytest.raises(ConfigError, match=r"model: .*alpha and .*beta have one name, alpha: give one of them another"):
+    with pytest.raises(ConfigError, match=r"models alpha \(.*alpha\) and alpha \(.*beta\) have one name, alpha"):
         create_service(alpha, models=[alpha, settings_of(tmp_path, "beta", served_model_name="alpha")])
     missing = ServerSettings(model=str(tmp_path / "nowhere"), served_model_name="mine")
     with pytest.raises(ConfigError, match=r"models\.mine\.model: there is no folder .*nowhere"):
