@@ -121,6 +121,8 @@ class Model:
         self.client.start()
         await self._load_prompts()
         await self._settled.wait()
+        if self._loading_error is not None:
+            await self.client.rest()  # whose workers may have loaded what nobody can ask for
 
     async def unload(self) -> None:
         """Give the memory back. It has no requests."""

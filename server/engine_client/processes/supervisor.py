@@ -44,10 +44,11 @@ class Supervisor:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        if worker.process is not None:
-            await worker.process.stop(leave_seconds if worker.ready is not None else 0.0)
-            worker.process.close()
-            worker.attach(None)
+        if (process := worker.process) is not None:
+            await process.stop(leave_seconds if worker.ready is not None else 0.0)
+            if worker.process is process:  # no other call was quicker
+                process.close()
+                worker.attach(None)
 
     async def _supervise(self) -> None:
         """Run one process after another. Whatever goes wrong here is told, since nobody else looks after the worker."""

@@ -17,6 +17,7 @@ import pytest
 from decoding.errors import ConfigError
 from server.app import create_service
 from server.config import ServerSettings
+from server.connect.served import ask
 from server.models.log_names import ModelNames
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
 
@@ -252,6 +253,22 @@ def test_a_model_that_cannot_be_loaded_is_failed_and_others_go_on(tmp_path: Path
         assert server.http.post("/admin/models/beta/load").status_code == 202
         wait_for(server, "beta", "ready")
         assert who(server, "beta") == "beta"
+
+
+def test_a_model_whose_prompts_cannot_be_made_takes_no_memory(tmp_path: Path) -> None:
+    models = [settings_of(tmp_path, name) for name in ("alpha", "beta")]
+    with serving(models) as server:
+        (tmp_path / "beta" / "tokenizer.json").write_text("{}")
+        refused = server.post(prompt="a", model="beta")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_failed")
+        assert "tokenizer" in refused.json()["error"]["message"]
+        wait_until(lambda: [worker.process for worker in server.service.models.models[1].client.workers] == [None])
+        assert who(server, "alpha") == "alpha"
+
+
+def test_gander_connect_loads_the_default_model(tmp_path: Path) -> None:
+    with serving_three(tmp_path) as server:
+        assert ask(server.url, None).model == "alpha"
 
 
 def test_models_are_loaded_and_unloaded_by_hand(tmp_path: Path) -> None:
