@@ -115,7 +115,8 @@ DECODING = {
         replay/rows replay/tables replay/__main__ samples/questions samples/tables samples/__main__
         peers/children/child peers/children/gander_peer peers/children/transformers_peer
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
-        peers/peer_process peers/rounds peers/options peers/asks peers/perplexity peers/tables peers/__main__ neighbours
+        peers/peer_process peers/rounds peers/options peers/asks peers/perplexity peers/tables peers/__main__
+        peers/loaded neighbours prompts
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/__main__
         gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
