@@ -54,7 +54,7 @@ DECODING = {
     """,
     "model": """
         blueprint refusal files/gguf_file files/gguf_metadata files/gguf_hybrids files/gguf_config files/gguf_tokenizer
-        files/gguf_place checkpoint weights
+        files/hub_cache files/gguf_place checkpoint weights
         device/runner memory replacing/replacer replacing/row_safe
         state/sites state/rule_rows state/walk state/convolution state/state_seam
         seam probe self_test threads linear/exact linear/packed device/row_exact
@@ -133,8 +133,9 @@ SERVER = {
         errors notices keys auth heads/faults heads/hosts rate_limits work/turn middleware sender sse tracing
         idle_memory work/places work/work_pool body connections repeated_lines
     """,
-    "settings": "memory engine port requests access process file flags shown live",
+    "settings": "memory engine port requests access process file flags shown live manual",
     "configuration": "config",
+    "library": "hub pull installed commands cli",
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies
         response_tools responses anthropic_replies anthropic_messages anthropic
