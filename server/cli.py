@@ -1,5 +1,4 @@
-"""The `gander` command: serve, config, doctor, connect, bench, tune-tree, train-head, ray-config, version; others are
-added.
+"""The `gander` command, with its commands for serving; those for models in a library are added to it.
 
 The flags of `serve` are made from `ServerSettings`, which defines each once. Every command imports the heavy modules
 that it needs itself, so that the others start quickly.
