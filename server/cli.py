@@ -1,4 +1,4 @@
-"""The `gander` command: serve, config, doctor, connect, bench, tune-tree, train-head, ray-config, version.
+"""The `gander` command, with its commands for serving; those for models in a library are added to it.
 
 The flags of `serve` are made from `ServerSettings`, which defines each once. Every command imports the heavy modules
 that it needs itself, so that the others start quickly.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
@@ -17,13 +18,15 @@ from rich.console import Console
 from rich.markup import escape
 
 from decoding import __version__
-from decoding.config import BUNDLED_MODEL
-from decoding.errors import ConfigError, GanderError
+from decoding.config import BUNDLED_MODEL, NO_NAMES
+from decoding.errors import ConfigError
 from decoding.process.terminal import outlive_hangups
 from server.config import Configuration, ServerSettings, SettingSources, variables
 from server.http.keys import is_hashed
+from server.library.cli import commands, refusing
 from server.settings.file import SECRETS, key_of
-from server.settings.flags import PREFIX, unknown_variables, with_settings_flags
+from server.settings.flags import PREFIX, ConfigFile, unknown_variables, with_settings_flags
+from server.settings.manual import manual
 from server.settings.shown import heading, shown
 
 app = typer.Typer(
@@ -38,12 +41,17 @@ PASS_THROUGH = {
 }
 
 
-def serve(config: str | None, **options: Any) -> None:
+def serve(
+    *,
+    config: ConfigFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Pull a model that is not here without asking")] = False,
+    **options: Any,
+) -> None:
     """Serve a model over HTTP, or several.
 
-    MODEL is a Hugging Face name, a folder, a GGUF file, or, by default, the small bundled model; NAME=MODEL names it.
-    It may also be the name of a table in gander.toml, whose tables are all served where none is named. Of several
-    models the first is the default, and each is loaded once a request names it.
+    MODEL is a Hugging Face name (org/model:Q4_K_M for one GGUF file), a folder, a GGUF file, the name of a table in
+    gander.toml, or, by default, all of its tables, else the small bundled model. NAME=MODEL names it. Of several models
+    the first is the default, and each is loaded once a request names it.
 
     Each option can also be set in the environment, --max-running as GANDER_MAX_RUNNING, and in the file gander.toml,
     as max-running. What is given here wins, then the environment.
@@ -57,9 +65,11 @@ def serve(config: str | None, **options: Any) -> None:
         _warn(name, "this variable is no setting of gander serve, and is ignored.")
     if found.file.has_open_keys:
         _warn(str(found.file.path), "it has API keys, and others can read it: chmod 600, or give keys as sha256:HEX.")
+    models = [model.settings for _, model in found.models]
+    for model in models:
+        _pull_before_serving(model, yes)
     from server.process.runner import run
 
-    models = [model.settings for _, model in found.models]
     server = found.server.settings
     raise typer.Exit(run(server, models, sources=sources.without_keys(server)))
 
@@ -82,13 +92,17 @@ def _warn(what: str, sentence: str) -> None:
     Console(stderr=True).print(text, highlight=False, soft_wrap=True)
 
 
-def _status(main: Callable[[list[str]], int], arguments: list[str]) -> int:
-    """The exit status of a command: 2, with a sentence, where it cannot do what was asked of it."""
-    try:
-        return main(arguments)
-    except GanderError as error:
-        Console(stderr=True).print(f"[red]Error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        return 2
+def _pull_before_serving(settings: ServerSettings, is_agreed: bool) -> None:
+    from server.library.commands import pull_before_serving
+
+    console = Console(stderr=True)
+    can_ask = console.is_terminal and sys.stdin.isatty()
+    models = [(settings.model, settings.revision)] if settings.gguf_file is None else []
+    if settings.draft_model not in NO_NAMES:
+        models.append((settings.draft_model, None))
+    with refusing():
+        for name, revision in models:
+            pull_before_serving(name, revision, is_agreed, can_ask, console)
 
 
 def _hide_keys(given: Mapping[str, Any]) -> None:
@@ -107,7 +121,7 @@ app.command(name="serve")(with_settings_flags(serve, ServerSettings.model_fields
 
 @app.command(name="config")
 @partial(with_settings_flags, fields=ServerSettings.model_fields)
-def config_in_force(config: str | None, **options: Any) -> None:
+def config_in_force(*, config: ConfigFile = None, **options: Any) -> None:
     """Show the settings in force.
 
     It takes what `gander serve` takes, and prints every setting with where its value comes from, as gander.toml has it.
@@ -144,6 +158,9 @@ def doctor(
     raise typer.Exit(main(model, is_json))
 
 
+app.add_typer(commands)
+
+
 @app.command(name="connect")
 def connect(
     tool: Annotated[str, typer.Argument(help="codex, claude, opencode, qwen, aider, continue, zed or openwebui")],
@@ -161,7 +178,8 @@ def connect(
     """
     from server.connect.connect import main
 
-    raise typer.Exit(_status(lambda _: main(tool, url, key, write), []))
+    with refusing():
+        raise typer.Exit(main(tool, url, key, write))
 
 
 @app.command(name="bench", context_settings=PASS_THROUGH)
@@ -173,14 +191,16 @@ def bench(context: typer.Context) -> None:
     name, *rest = context.args or [""]
     module = SERVER_BENCHES.get(name)
     main = importlib.import_module(module or "decoding.bench.__main__").main
-    raise typer.Exit(_status(main, rest if module else context.args))
+    with refusing():
+        raise typer.Exit(main(rest if module else context.args))
 
 
 @app.command(name="tune-tree", context_settings=PASS_THROUGH)
 def tune_tree(context: typer.Context) -> None:
     """Tune a static tree for STAND."""
     module = importlib.import_module("decoding.training.tune_tree")
-    raise typer.Exit(_status(module.main, context.args))
+    with refusing():
+        raise typer.Exit(module.main(context.args))
 
 
 @app.command(name="train-head", context_settings=PASS_THROUGH)
@@ -218,6 +238,15 @@ def ray_config(
         raise typer.BadParameter(f"{most} is less than --replicas {replicas}", param_hint="--max-replicas")
     options = RayOptions(replicas, most, cpus, gpus, settings.host, settings.port)
     typer.echo(written(config_of(options, settings.model_dump(mode="json", include=given.keys() - {"host", "port"}))))
+
+
+@app.command(name="man")
+def man() -> None:
+    """Print the manual page.
+
+    `gander man > gander.1`, and `man ./gander.1` reads it.
+    """
+    typer.echo(manual(typer.main.get_command(app), __version__), nl=False)
 
 
 @app.command(name="version")

@@ -54,7 +54,7 @@ DECODING = {
     """,
     "model": """
         blueprint refusal files/gguf_file files/gguf_metadata files/gguf_hybrids files/gguf_config files/gguf_tokenizer
-        files/gguf_place checkpoint weights
+        files/hub_cache files/gguf_place checkpoint weights
         device/runner memory replacing/replacer replacing/row_safe
         state/sites state/rule_rows state/walk state/convolution state/state_seam
         seam probe self_test threads linear/exact linear/packed device/row_exact
@@ -115,7 +115,8 @@ DECODING = {
         replay/rows replay/tables replay/__main__ samples/questions samples/tables samples/__main__
         peers/children/child peers/children/gander_peer peers/children/transformers_peer
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
-        peers/peer_process peers/rounds peers/options peers/asks peers/perplexity peers/tables peers/__main__ neighbours
+        peers/peer_process peers/rounds peers/options peers/asks peers/perplexity peers/tables peers/__main__
+        peers/loaded neighbours prompts
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/__main__
         gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
@@ -132,8 +133,9 @@ SERVER = {
         errors notices keys auth heads/faults heads/hosts rate_limits work/turn middleware sender sse tracing
         holds idle_memory work/places work/work_pool body connections repeated_lines
     """,
-    "settings": "memory source engine port requests access process file flags shown live",
+    "settings": "memory source engine port requests access process file flags shown live manual",
     "configuration": "config",
+    "library": "hub pull installed commands cli",
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies
         response_tools responses anthropic_replies anthropic_messages anthropic

@@ -36,6 +36,9 @@ def needed_bytes(settings: ServerSettings) -> int:
 def _weight_files(name: str, gguf_file: str | None, revision: str | None) -> Iterator[Path]:
     folder = Path(decoding.__file__).parent / BUNDLED_MODEL if name == BUNDLED_MODEL else Path(name)
     if not folder.exists():
+        if gguf_file is None and (paths := gguf_paths(name, None, revision)):
+            yield from paths
+            return
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(name, gguf_file or "config.json", revision=revision)

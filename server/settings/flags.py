@@ -19,26 +19,30 @@ from server.settings.file import FIELDS, FILE_NAME, key_of
 
 ALIASES = {"workers": "--data-parallel-size"}  # what vLLM calls a setting
 PREFIX = "GANDER_"  # of the settings' variables
-CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 # Variables GANDER_ of others: of tests, of `gander connect`, of Kubernetes and compose.
 FOREIGN = re.compile("CONFIG$|TEST_|REAL_MODELS$|API_KEY$|SERVICE_|PORT_|(BASE|GPUS|PUBLISHED_PORT)$")
 
 
-def with_settings_flags(command: Any, fields: Mapping[str, FieldInfo]) -> Any:
-    """Give a command --config and a flag for each setting; it takes them as keyword arguments."""
-    config = typer.Option(
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
         "--config",
-        envvar=CONFIG_VARIABLE,
+        envvar=f"{PREFIX}CONFIG",
         show_envvar=False,
-        help=f"File of settings; by default gander/{FILE_NAME} of the XDG config folder, if it is there",
         show_default=False,
-    )
-    parameters = [_parameter(name, field) for name, field in fields.items()]
-    parameters.append(
-        inspect.Parameter(
-            "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, config]
-        )
-    )
+        help=f"File of settings; by default gander/{FILE_NAME} of the XDG config folder, if it is there",
+    ),
+]
+
+
+def with_settings_flags(command: Any, fields: Mapping[str, FieldInfo]) -> Any:
+    """Give a command a flag for each setting, beside its own; it takes them as **options."""
+    own = [
+        each
+        for each in inspect.signature(command, eval_str=True).parameters.values()
+        if each.kind is not each.VAR_KEYWORD
+    ]
+    parameters = [*(_parameter(name, field) for name, field in fields.items()), *own]
     command.__signature__ = inspect.Signature(parameters)
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
