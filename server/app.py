@@ -21,7 +21,7 @@ from decoding import __version__
 from decoding.config import NO_NAMES
 from decoding.errors import ConfigError
 from server.config import ServerSettings
-from server.endpoints import health, metrics, models, page, sessions, tokens
+from server.endpoints import admin, health, metrics, models, page, sessions, tokens
 from server.endpoints.chat import route as chat
 from server.endpoints.completions import route as completions
 from server.endpoints.embeddings import route as embeddings
@@ -123,6 +123,7 @@ def create_app(service: Service) -> FastAPI:
         sessions,
         tokens,
         health,
+        admin,
         metrics,
         page,
     ):

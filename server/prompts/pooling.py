@@ -24,7 +24,7 @@ IN_GGUF = {0: OF_CAUSAL_MODELS, 1: "mean", 2: "cls", 3: "last", 4: "rank"}
 def pooling_of(settings: ServerSettings) -> Pooling:
     """How the served model's embeddings are pooled. Blocks: reads files. Raises ApiError where its files ask for what
     this server does not do."""
-    asked = settings.pooling
+    asked: str = settings.pooling
     if asked == "auto":
         asked = _of_files(settings.model, settings.revision, settings.gguf_file)
     for pooling in ("mean", "last"):

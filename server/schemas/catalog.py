@@ -147,6 +147,13 @@ class SleepReply(TypedDict):
     is_sleeping: bool
 
 
+class ReloadReply(TypedDict):
+    """Flags whose settings differ from those that the server ran with: what holds now, and what needs a restart."""
+
+    changed: list[str]
+    needs_restart: list[str]
+
+
 class VersionReply(TypedDict):
     version: str
 
