@@ -75,10 +75,10 @@ def seconds_until(full: float, ask: Ask, clock: Clock = time.monotonic) -> float
 
 @contextmanager
 def neighbours(count: int) -> Iterator[None]:
-    """So many processes that each keep a core busy, in sessions of their own as other programs are."""
+    """So many processes that each keep a core busy, with the priority of ours."""
     with ExitStack() as stack:
         for _ in range(count):
-            process = subprocess.Popen([sys.executable, "-S", "-c", BUSY], start_new_session=True)
+            process = subprocess.Popen([sys.executable, "-S", "-c", BUSY])
             stack.callback(process.wait)
             stack.callback(process.kill)
         yield
