@@ -15,6 +15,7 @@ COMMANDS = {
     "heads": "decoding.bench.heads.__main__",
     "neighbours": "decoding.bench.neighbours",
     "peers": "decoding.bench.peers.__main__",
+    "prompts": "decoding.bench.prompts",
     "replay": "decoding.bench.replay.__main__",
     "samples": "decoding.bench.samples.__main__",
     "shapes": "decoding.bench.shapes",

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from random import Random
 from statistics import median
 
@@ -22,13 +21,11 @@ from rich.console import Console
 from decoding.bench.machine import describe_machine
 from decoding.bench.options import floats, names, positive
 from decoding.bench.peers.gate import IdleGate, MachineBusy
-from decoding.bench.peers.options import ADAPTERS
-from decoding.bench.peers.peer_process import PeerAnswer, PeerFailed, PeerOptions, PeerProcess, PeerTask
+from decoding.bench.peers.loaded import load_both
+from decoding.bench.peers.peer_process import PeerAnswer, PeerFailed, PeerProcess, PeerTask
 from decoding.bench.peers.rounds import OURS, PLAIN
 from decoding.bench.tables.table import UNKNOWN, Table
-from decoding.process.machine import cores
 
-LLAMA = "llama.cpp"
 PROMPT_LEN, REPLY_LEN, SHORT_LEN = 16, 32, 8  # tokens; a short reply's speed tells whether the full rate is back
 FULL = 0.9  # of the quiet rate is the full rate
 PATIENCE = 30.0  # seconds of waiting for it
@@ -166,33 +163,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return chosen
 
 
-def _asks(chosen: argparse.Namespace, stack: ExitStack, say: Callable[[str], object]) -> dict[str, Ask]:
-    """The engines that load. Raises PeerFailed where ours does not."""
-    is_file = chosen.model.endswith(".gguf")
-    asks: dict[str, Ask] = {}
-    for peer, interpreter in ((OURS, sys.executable), (LLAMA, chosen.interpreter)):
-        options = PeerOptions(
-            model=str(Path(chosen.model).absolute()) if Path(chosen.model).exists() else chosen.model,
-            draft_model=None,
-            dtype="gguf" if is_file else "float32",
-            threads=chosen.threads if peer == OURS else chosen.threads or cores().usable,
-            max_len=PROMPT_LEN + 2 * REPLY_LEN,
-            cache="",
-        )
-        if peer == LLAMA and not is_file:
-            say(f"{LLAMA} is left out, since {chosen.model} is no GGUF file.")
-            continue
-        try:
-            process = stack.enter_context(PeerProcess(ADAPTERS[peer], interpreter, options))
-        except PeerFailed as error:
-            if peer == OURS:
-                raise
-            say(f"{peer} is left out: {error}")
-        else:
-            asks[peer] = _ask_of(process)
-    return asks
-
-
 def _ask_of(process: PeerProcess) -> Ask:
     rng = Random(0)
 
@@ -212,7 +182,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         with ExitStack() as stack:
-            asks = _asks(chosen, stack, say)
+            max_len = PROMPT_LEN + 2 * REPLY_LEN
+            loaded = load_both(stack, chosen.model, max_len, chosen.threads, chosen.interpreter, say)
+            asks = {peer: _ask_of(process) for peer, process in loaded.items()}
             measurement = Measurement(asks, chosen.busy, chosen.seconds, IdleGate(chosen.patience, goes_on=False))
             for number in range(chosen.rounds):
                 measurement.round(number)

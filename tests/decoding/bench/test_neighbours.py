@@ -21,6 +21,7 @@ from decoding.bench.neighbours import (
     seconds_until,
     table,
 )
+from decoding.bench.peers import loaded
 from decoding.bench.peers.gate import IdleGate
 from decoding.bench.peers.peer_process import PeerAnswer, PeerFailed, PeerOptions
 
@@ -140,7 +141,7 @@ class Process:
 def test_the_command_prints_json_and_says_who_is_left_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "PeerProcess", Process)
+    monkeypatch.setattr(loaded, "PeerProcess", Process)
     monkeypatch.setattr(command, "IdleGate", lambda *_given, **_named: never_busy())
     flags = ["--rounds", "2", "--seconds", "0", "--busy", "1", "--json", "--least", "0.9", "--latest", "2"]
     assert command.main(["small.gguf", *flags]) == 0
