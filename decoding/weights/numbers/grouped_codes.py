@@ -36,7 +36,6 @@ from decoding.weights.numbers.numbers import Numbers, address_of, padded_bias
 from decoding.weights.numbers.stored_codes import StoredCodes
 
 # Shape suffixes: M rows, O outputs, I input width, G groups; P panels, S spans or a block's steps, B blocks, N bytes.
-PAIR_BYTES = 4  # of a group's scale and minimum
 Fields = ctypes.c_int64 * NUM_FIELDS
 RoundingFields = ctypes.c_int64 * NUM_ROUNDING_FIELDS
 LookingFields = ctypes.c_int64 * NUM_LOOKING_FIELDS
@@ -210,7 +209,9 @@ class GroupedCodes(Numbers):
     def bytes_of(codes: StoredCodes) -> int:
         """That they would take, if groups have minima."""
         num_outputs, width = codes.shape
-        return num_outputs * (width * codes.bits // 8 + -(-width // codes.group) * PAIR_BYTES)
+        num_bytes = -(-width // codes.group) * codes.scale_bytes
+        num_bytes += -(-width // (SPAN * BLOCK)) * HALF_BYTES if codes.scale_bytes == 1 else 0
+        return num_outputs * (width * codes.bits // 8 + 2 * num_bytes)
 
     def multiply(self, input: torch.Tensor) -> torch.Tensor:
         input, (num_outputs, _) = input.contiguous(), self.shape

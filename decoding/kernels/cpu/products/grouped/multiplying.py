@@ -115,9 +115,7 @@ def _sum_few(bits: Any, group: Any, scale_bytes: Any, panel: Panel, source: int,
 
 
 @nb.njit(inline="always")
-def _sum_rows(
-    bits: Any, group: Any, scale_bytes: Any, panel: Panel, source: int, num_rows: int, unpacked: int
-) -> None:
+def _sum_rows(bits: Any, group: Any, scale_bytes: Any, panel: Panel, source: int, num_rows: int, unpacked: int) -> None:
     """The sums of any number of rows. unpacked: an address with room for a chunk."""
     record, source_step = panel.record, panel.num_blocks * ROW_RECORD
     num_asked = (record // VECTOR_BYTES + TURNS - 1) // TURNS
