@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from decoding.kernels.cpu.products.panels import PANEL, STEP_BYTES
 from decoding.kernels.cpu.program import Call, Rooms
-from decoding.kernels.processor import multiplies_halves
 from decoding.weights.groups import widened
 from decoding.weights.kinds import FLOAT32, KINDS, Kind, of_floats
 from decoding.weights.numbers.float_panels import FloatPanels
@@ -168,12 +167,6 @@ class Matrix:
         if self.columns_S is None:
             return stored
         return stored[..., torch.argsort(self.columns_S)[: self.shape[1]].to(stored.device)]
-
-
-def has_panels(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this processor multiplies panels of `dtype`."""
-    is_known = dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies_halves())
-    return device.type == "cpu" and is_known
 
 
 def fits_panels(weight_OI: torch.Tensor) -> bool:
