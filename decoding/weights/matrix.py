@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from decoding.kernels.cpu.products.panels import PANEL, STEP_BYTES
 from decoding.kernels.cpu.program import Call, Rooms
+from decoding.kernels.processor import multiplies_halves
 from decoding.weights.groups import widened
 from decoding.weights.kinds import FLOAT32, KINDS, Kind, of_floats
 from decoding.weights.numbers.float_panels import FloatPanels
@@ -167,6 +168,13 @@ class Matrix:
         if self.columns_S is None:
             return stored
         return stored[..., torch.argsort(self.columns_S)[: self.shape[1]].to(stored.device)]
+
+
+def arithmetic(dtype: torch.dtype) -> str:
+    """What products of packed weights with rows of `dtype` compute with: two processors of one answer give the same
+    bits, where oneDNN does not multiply."""
+    floats = "float32" if dtype != torch.bfloat16 else "pairs" if multiplies_halves() else "bfloat16 as float32"
+    return f"{floats}, scales in units of spans"
 
 
 def fits_panels(weight_OI: torch.Tensor) -> bool:
