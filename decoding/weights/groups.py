@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.nn.functional import pad
@@ -64,7 +65,8 @@ class Groups:
     def map(self, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Groups:
         """With all tensors changed, which `change` is given by name."""
         tensors = {name: each for name, each in vars(self).items() if isinstance(each, torch.Tensor)}
-        return replace(self, **{name: change(name, each) for name, each in tensors.items()})
+        changed: dict[str, Any] = {name: change(name, each) for name, each in tensors.items()}
+        return replace(self, **changed)
 
 
 def dequantized(groups: Groups) -> torch.Tensor:

@@ -107,7 +107,8 @@ class PackedGroups:
 
     def _blocks(self, spans_PSN: torch.Tensor) -> torch.Tensor:
         """[P, S, B, N]: the records of each span's blocks."""
-        return spans_PSN[:, :, self.units :].unflatten(2, (-1, self.record))
+        blocks_PSBN: torch.Tensor = spans_PSN[:, :, self.units :].unfold(2, self.record, self.record)
+        return blocks_PSBN
 
     def _store(self, groups: Groups, first: int) -> None:
         """Pack the rows from `first` on, a multiple of `PANEL`."""
@@ -118,7 +119,7 @@ class PackedGroups:
         words_OBS = codes_OI.numpy().view(np.uint32).reshape(-1, self.num_blocks, STEPS)
         blocks_PSBN = self._blocks(panels)
         pack_codes(words_OBS, self.layout.bits, blocks_PSBN.numpy().view(np.uint32))
-        pairs = ((groups.scales_OG, groups.scale_units_OS), (groups.minima_OG, groups.minimum_units_OS))
+        pairs = [(groups.scales_OG, groups.scale_units_OS), (groups.minima_OG, groups.minimum_units_OS)]
         pairs = pairs[: self._num_pairs]
         factors_O = factors_of(numbers_OG if units_OS is None else units_OS for numbers_OG, units_OS in pairs)
         self.factors[first : first + num_outputs] = factors_O

@@ -37,9 +37,7 @@ class OneDnnFloats(Numbers):
         self._panels: FloatPanels | None = None
 
     @classmethod
-    def of(
-        cls, floats: Numbers, bias_O: torch.Tensor | None, dtype: torch.dtype, _device: torch.device
-    ) -> Numbers:
+    def of(cls, floats: Numbers, bias_O: torch.Tensor | None, dtype: torch.dtype, _device: torch.device) -> Numbers:
         """In panels of our own where oneDNN does not pack the dtype."""
         if not onednn_packs(dtype):
             return FloatPanels.of(floats, bias_O, dtype, _device)

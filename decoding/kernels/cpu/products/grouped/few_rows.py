@@ -22,6 +22,7 @@ from decoding.kernels.cpu.lanes import (
     emit_address,
     emit_load,
     emit_offset,
+    emit_prefetch,
     emit_rolled_loop,
     emit_times,
 )
@@ -55,6 +56,8 @@ from decoding.kernels.cpu.products.grouped.unpacking import Scales, emit_ints, e
 from decoding.kernels.cpu.products.panels import PANEL, PANEL_BYTES
 
 FEW = 0 if HAS_VNNI else 4  # the most rows
+LINE_BYTES = 64
+AHEAD = 4096  # bytes between what is read and what is prefetched
 TOGETHER = {1: 4, 2: 4, 3: 2, 4: 2}  # by the number of rows: vectors whose sums are in registers at a time
 
 
@@ -160,6 +163,15 @@ def _emit_minima(
     return [builder.fneg(minimum) for minimum in chosen]
 
 
+def _emit_prefetches(builder: Builder, layout: Layout, block: Value, number: int, num_passes: int) -> None:
+    """A pass's share of the cache lines of a later block."""
+    if not AHEAD:
+        return
+    num_lines = -(-(layout.code_bytes + 2 * layout.pair_bytes) // LINE_BYTES)
+    for line in range(number * num_lines // num_passes, (number + 1) * num_lines // num_passes):
+        emit_prefetch(builder, emit_offset(builder, block, AHEAD + line * LINE_BYTES))
+
+
 @intrinsic(prefer_literal=True)
 def take_few(
     _context: Any,
@@ -193,18 +205,22 @@ def take_few(
             starts = [builder.add(source, emit_times(builder, source_step, row)) for row in range(count)]
             with emit_rolled_loop(builder, num_blocks) as loop:
                 block = builder.add(packed, builder.mul(loop.index, record))
+                passes = [
+                    (group, range(first, first + TOGETHER[count]))
+                    for group in range(layout.num_groups)
+                    for first in range(0, PANEL // WIDE, TOGETHER[count])
+                ]
                 rows = [Row(emit_address(builder, start, loop.index, ROW_RECORD)) for start in starts]
                 scales, minima = emit_scales(builder, layout, block, span)
-                for group in range(layout.num_groups):
-                    for first in range(0, PANEL // WIDE, TOGETHER[count]):
-                        places = range(first, first + TOGETHER[count])
-                        wholes = _emit_sums(builder, layout, block, rows, group, places)
-                        used = [scales.load(builder, group, place * WIDE, WIDE) for place in places]
-                        those = _emit_minima(builder, has_minima, zero_point, minima, used, group, places)
-                        for number, (row, row_wholes) in enumerate(zip(rows, wholes, strict=True)):
-                            start = emit_offset(builder, sums, number * PANEL_BYTES)
-                            targets = [emit_offset(builder, start, place * WIDE_BYTES) for place in places]
-                            emit_scaled(builder, row, part_of(layout, group), targets, row_wholes, used, those)
+                for number, (group, places) in enumerate(passes):
+                    _emit_prefetches(builder, layout, block, number, len(passes))
+                    wholes = _emit_sums(builder, layout, block, rows, group, places)
+                    used = [scales.load(builder, group, place * WIDE, WIDE) for place in places]
+                    those = _emit_minima(builder, has_minima, zero_point, minima, used, group, places)
+                    for place, (row, row_wholes) in enumerate(zip(rows, wholes, strict=True)):
+                        start = emit_offset(builder, sums, place * PANEL_BYTES)
+                        targets = [emit_offset(builder, start, each * WIDE_BYTES) for each in places]
+                        emit_scaled(builder, row, part_of(layout, group), targets, row_wholes, used, those)
             builder.branch(after)
         builder.position_at_end(after)
         return context.get_dummy_value()
