@@ -24,7 +24,8 @@ State = Literal["absent", "loading", "ready", "silent", "restarting", "draining"
 
 class ModelCard(TypedDict):
     """root: the model's own name; max_model_len: the longest prompt plus reply that is served, in tokens, null before
-    the model is loaded; state: absent is one that its first request loads.
+    the model is loaded; state: absent is one that its first request loads; input_modalities: what prompts may have,
+    once the model is loaded.
 
     model_context_len: what the model itself supports, with context_note, the reason; both only where that is more.
     type, display_name, created_at, max_input_tokens: for Anthropic's clients alone.
@@ -38,6 +39,7 @@ class ModelCard(TypedDict):
     parent: None
     max_model_len: int | None
     state: State
+    input_modalities: NotRequired[list[Literal["text", "image"]]]
     model_context_len: NotRequired[int]
     context_note: NotRequired[str]
     type: NotRequired[Literal["model"]]

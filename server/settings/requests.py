@@ -11,8 +11,15 @@ from decoding.core.sampling_params import MAX_LOGPROBS
 from server.http.notices import UnknownFields
 from server.parsing.reply_format import families
 
+MOST_PIXELS = 178_956_970  # that Pillow opens without an error
+
 
 class RequestSettings(BaseModel):
+    max_images: int = Field(default=16, ge=1, description="Most pictures of one request")
+    max_image_bytes: int = Field(default=20 * 2**20, ge=1024, description="Largest file of a picture, in bytes")
+    max_image_pixels: int = Field(
+        default=25_000_000, ge=1024, le=MOST_PIXELS, description="Most pixels of a picture, width x height"
+    )
     max_choices: int = Field(default=128, ge=1, description="Largest n of one request")
     max_prompts: int = Field(default=256, ge=1, description="Most prompts of one request")
     max_stop_strings: int = Field(default=16, ge=0, description="Most stop strings of one request")

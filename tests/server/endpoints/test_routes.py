@@ -17,7 +17,17 @@ def test_models_are_listed_and_found(server: RunningServer) -> None:
     assert client.models.retrieve("toy").id == "toy"
     card = server.get("/v1/models/toy").json()
     assert card["max_model_len"] == 4096
-    assert set(card) == {"id", "object", "created", "owned_by", "root", "parent", "max_model_len"}, "nothing to note"
+    assert set(card) == {
+        "id",
+        "object",
+        "created",
+        "owned_by",
+        "root",
+        "parent",
+        "max_model_len",
+        "state",
+        "input_modalities",
+    }
     assert (card["root"], card["parent"]) == ("toy", None)
 
 
