@@ -21,10 +21,14 @@ from decoding import __version__
 from decoding.config import NO_NAMES
 from decoding.errors import ConfigError
 from server.config import ServerSettings
-from server.endpoints import health, metrics, models, page, sessions, tokens
+from server.endpoints import admin, health, metrics, models, page, sessions, tokens
 from server.endpoints.chat import route as chat
 from server.endpoints.completions import route as completions
+from server.endpoints.embeddings import route as embeddings
 from server.endpoints.messages import route as messages
+from server.endpoints.ollama import embed as ollama_embed
+from server.endpoints.ollama import models as ollama_models
+from server.endpoints.ollama import route as ollama
 from server.endpoints.openapi import document
 from server.endpoints.responses import route as responses
 from server.endpoints.responses import stored
@@ -37,7 +41,7 @@ from server.engine_client.sessions.session_file import NO_KEY, read_key
 from server.engine_client.sessions.session_folder import FolderLimits, SessionFolder
 from server.generation.response_store import ResponseStore
 from server.http.auth import AuthMiddleware
-from server.http.errors import ApiError, OnError, from_validation
+from server.http.errors import ApiError, from_validation, is_ollama
 from server.http.heads.hosts import HostCheck, is_every_address
 from server.http.keys import KeyRing
 from server.http.middleware import BodyLimit, RequestFrame
@@ -53,11 +57,11 @@ FILE_THREADS = 4  # that read the page's files; anyio would start forty
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 GENERATING = "/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages"
 # The parts of OpenAI's API below /v1/ that this server does not have: they get a 404 that says so.
-NOT_SERVED = frozenset(
-    {"audio", "batches", "embeddings", "files", "fine_tuning", "images", "moderations", "rerank", "score"}
-)
+NOT_SERVED = frozenset({"audio", "batches", "files", "fine_tuning", "images", "moderations", "rerank", "score"})
 
-BELOW_V1 = frozenset({"chat", "completions", "messages", "models", "responses"})  # first parts of paths after /v1/
+BELOW_V1 = frozenset(
+    {"chat", "completions", "embeddings", "messages", "models", "responses"}
+)  # first parts of paths after /v1/
 
 
 def create_service(
@@ -108,11 +112,28 @@ def create_app(service: Service) -> FastAPI:
         title="Gander", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.service = service
-    for module in (chat, completions, responses, stored, messages, models, sessions, tokens, health, metrics, page):
+    for module in (
+        chat,
+        completions,
+        responses,
+        stored,
+        messages,
+        embeddings,
+        models,
+        sessions,
+        tokens,
+        health,
+        admin,
+        metrics,
+        page,
+    ):
         app.include_router(module.router)
+    if service.settings.ollama_api:
+        for module in (ollama, ollama_models, ollama_embed):
+            app.include_router(module.router)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     _add_middleware(app, service)
-    _add_error_handlers(app, service.metrics.on_error)
+    _add_error_handlers(app, service)
     return app
 
 
@@ -145,9 +166,9 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
     app.add_middleware(RequestFrame, on_request=service.metrics.on_request, on_error=on_error)
 
 
-def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
+def _add_error_handlers(app: FastAPI, service: Service) -> None:
     def respond(error: ApiError, request: Request) -> Response:
-        on_error(error)
+        service.metrics.on_error(error)
         return error.response(request.scope)
 
     @app.exception_handler(ApiError)
@@ -165,6 +186,9 @@ def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
         first, _, part = path.strip("/").partition("/")
         if error.status_code == 404 and first == "v1" and part.partition("/")[0] in NOT_SERVED:
             message = f"This server generates text and has no /v1/{part}; it serves {GENERATING}."
+            return respond(ApiError(404, message, None, "unsupported_endpoint"), request)
+        if error.status_code == 404 and is_ollama(request.scope) and not service.settings.ollama_api:
+            message = "This server does not serve Ollama's API: it was started with --no-ollama-api."
             return respond(ApiError(404, message, None, "unsupported_endpoint"), request)
         message = f"{error.detail}: {request.method} {path}"
         if error.status_code == 404 and first in BELOW_V1:

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
 
 from decoding.errors import ConfigError, in_one_line
-from server.config import ServerSettings
+from server.config import ServerSettings, SettingSources
 from server.engine_client.client import LEAVE_SECONDS, EngineClient
 from server.engine_client.status import EngineStatus, OnStatus
 from server.generation.response_store import ResponseStore
@@ -34,6 +34,8 @@ from server.prompts.model_files import ModelFiles
 from server.prompts.served_model import ServedModel
 from server.prompts.special_tokens import MarkedText
 from server.prompts.tokenizer import Tokenizer, load_tokenizer
+from server.settings.file import key_of
+from server.settings.live import LIVE, QUEUE_LIMITS, Reloaded, reloaded
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -54,6 +56,7 @@ class Service:
     keys: KeyRing
     responses: ResponseStore
     tracing: TracerProvider | None = None
+    sources: SettingSources | None = None
     tokenizer: Tokenizer | None = None
     chat_template: ChatTemplate | None = None
     loading_error: str | None = None
@@ -98,6 +101,23 @@ class Service:
             await self._loading
         if self.chat_template is not None:
             self.chat_template.close()
+
+    def reload(self) -> Reloaded:
+        """Read settings and API keys again, and take up those that need no restart. Raises ConfigError with a line for
+        each fault; the settings of before then hold."""
+        wanted = self.settings
+        if self.sources is not None:
+            models = self.sources.read().models
+            wanted = dict(models).get(self.settings.model_name, models[0][1]).settings
+        self.keys.reload()
+        found = reloaded(self.settings, wanted)
+        self.settings = self.settings.model_copy(update={name: getattr(wanted, name) for name in LIVE})
+        limits = {name: getattr(wanted, name) for name in QUEUE_LIMITS}
+        self.client.take_up(replace(self.client.limits, **limits), wanted.keep_alive_seconds)
+        if key_of("log_level") in found.changed:
+            logging.getLogger().setLevel(wanted.log_level.upper())
+        LOG.info("The settings were read again: %s.", found)
+        return found
 
     @property
     def status(self) -> EngineStatus:

@@ -42,7 +42,7 @@ from decoding.kernels.cpu.attention.step_table import (
 )
 from decoding.kernels.cpu.attention.tables import SegmentColumns, fill_segments, make_tiles, step_fields
 from decoding.kernels.cpu.attention.tile_scratch import scratch_words
-from decoding.kernels.cpu.program import Team, compiled
+from decoding.kernels.cpu.program import Kernel, compiled
 
 # Shape suffixes: H query heads, K kv heads, N tokens and padding, D key width, V value width.
 PARALLEL_WORK = 1 << 19  # with fewer multiply-adds, waking another thread costs more than it saves
@@ -107,7 +107,7 @@ class ExactAttention:
         self._store: KvStore | None = None
         self._layers = LayerTables([], np.empty((0, 4), np.int64))
         self._most_nodes, self._scratch = 0, np.empty((0, 0), np.float32)
-        self._team = Team(attend)
+        self._kernel = Kernel(attend)
 
     def prepare(self, batch: StepBatch) -> ExactPlan:
         store = batch.store
@@ -138,7 +138,7 @@ class ExactAttention:
             fields[HEAD_STEPS[address] : HEAD_STEPS[address] + 2] = (head_step * item, row_step * item)
         num_pairs = max(plan.batch.num_tokens * layer.group, SOME * plan.batch.num_segments)
         work = num_pairs * layer.num_kv_heads * plan.num_keys * (layer.key_dim + layer.value_dim)
-        self._team.run(fields.ctypes.data, torch.get_num_threads() if work > PARALLEL_WORK else 1)
+        self._kernel.run(fields.ctypes.data, torch.get_num_threads() if work > PARALLEL_WORK else 1)
         return out_1NHV
 
     def _rooms(self, num_nodes: int) -> NDArray[np.float32]:

@@ -38,7 +38,7 @@ from decoding.model.device.graph_runner import BUCKETS, FIXED_ROWS, GraphRunner,
 from decoding.model.device.runner import Forward, Progress, Runner, silent, stopwatch_on
 from decoding.model.device.static_forward import LEAST_ROWS, StaticForward
 from decoding.model.experts.cpu_experts import Mixtures
-from decoding.model.features import FeatureTap
+from decoding.model.features import FeatureTap, LastHidden
 from decoding.model.loading import UNPACKED, Packing, load_model
 from decoding.model.probe import probe
 from decoding.model.refusal import refusing
@@ -247,6 +247,16 @@ class TargetModel:
         tap = FeatureTap(self._model, self.num_layers, layers)
         self.taps.append(tap)
         return tap
+
+    def last_hidden(self) -> LastHidden:
+        """Record the last hidden states from the next forward on. Raises ModelRefused where they cannot be found, or
+        the forward is compiled, which a hook would have compiled anew."""
+        norm = self.shared.last_norm
+        if norm is None:
+            raise ModelRefused("its last norm cannot be found")
+        if self._static.is_compiled:
+            raise ModelRefused("its forward is compiled")
+        return LastHidden(self.tap([self.num_layers]), norm, int(self.shared.config.hidden_size))
 
     def new_store(self, num_blocks: int) -> KvStore:
         """An empty store of `num_blocks` blocks."""

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import pad
 
 from decoding.kernels.cpu.products.rounding import NUM_FIELDS, round_weights
-from decoding.kernels.cpu.program import Team
+from decoding.kernels.cpu.program import Kernel
 
 # Shape suffixes: O outputs, I input width, G groups, N inputs of a group.
 GROUP_WIDTHS = (16, 32)  # that kernels multiply; narrower groups are filled up to one of them
@@ -69,7 +69,7 @@ def quantized(weight_OI: torch.Tensor, bits: int, group: int = 32) -> Groups:
     scales_OG, minima_OG = torch.empty(2, num_outputs, -(-width // group)).unbind()
     places = (weight_OI.data_ptr(), codes_OI.data_ptr(), num_outputs, 0, width, group, 2**bits - 1)
     fields = Fields(*places, scales_OG.data_ptr(), minima_OG.data_ptr())
-    Team(round_weights).run(ctypes.addressof(fields), torch.get_num_threads())
+    Kernel(round_weights).run(ctypes.addressof(fields), torch.get_num_threads())
     return Groups(codes_OI, scales_OG, minima_OG, bits, group)
 
 

@@ -36,6 +36,7 @@ def request_of(submit: Submit, eos_token_ids: frozenset[int]) -> Request:
         call_id=submit.call_id,
         weight=submit.weight,
         priority=submit.priority,
+        pooling=submit.pooling,
         prediction=_token_ids("prediction", submit.prediction),
         resumed=_token_ids("resumed", submit.resumed),
     )
@@ -103,4 +104,5 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
         parameters=model.num_parameters,
         fingerprint=model.fingerprint,
         identity=model.identity,
+        embedding_len=engine.embedding_len,
     )

@@ -93,6 +93,14 @@ class EngineClient:
         """Bytes that requests without an end hold in their workers."""
         return self._requests.num_bytes(None)
 
+    def take_up(self, limits: QueueLimits, patience: float) -> None:
+        """Hold requests to other limits, and streams to another patience, from the next call on."""
+        self._gate.limits, self._patience = limits, patience
+
+    @property
+    def limits(self) -> QueueLimits:
+        return self._gate.limits
+
     def subscribe(self, listener: OnStatus) -> None:
         """Call `listener` with every change of status from now on."""
         self._listeners.append(listener)

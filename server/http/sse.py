@@ -1,4 +1,4 @@
-"""Server-sent events: the bytes of a stream, and the response that sends them.
+"""Streams: the bytes of server-sent events and of lines of JSON, and the response that sends them.
 
 When the client disconnects, the generator of frames is closed at once. Knows nothing of what is inside a frame.
 """
@@ -6,8 +6,8 @@ When the client disconnects, the generator of frames is closed at once. Knows no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -39,13 +39,32 @@ def padded(frames: bytes) -> bytes:
     return EMPTY_COMMENT[:2] + b"." * room + EMPTY_COMMENT[2:] + frames
 
 
+def line(body: Mapping[str, object]) -> bytes:
+    return msgspec.json.encode(body) + b"\n"
+
+
+def padded_lines(lines: bytes) -> bytes:
+    """The lines with spaces before the last one's end, which pad them to a multiple of PIECE_BYTES."""
+    return lines[:-1] + b" " * (-len(lines) % PIECE_BYTES) + lines[-1:]
+
+
+class StreamForm(NamedTuple):
+    """What a stream's frames are. pad: makes frames that are sent together hide how much they say."""
+
+    media_type: str
+    pad: Callable[[bytes], bytes]
+
+
+EVENTS = StreamForm("text/event-stream", padded)
+LINES = StreamForm("application/x-ndjson", padded_lines)
+
+
 class EventStream(Response):
     """Sends frames as they come. When the client disconnects, `frames` is closed without waiting for the next one."""
 
-    media_type = "text/event-stream"
-
-    def __init__(self, frames: AsyncGenerator[bytes]) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    def __init__(self, frames: AsyncGenerator[bytes], media_type: str) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
         self._frames = frames
 

@@ -16,6 +16,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from decoding.core.events import Finished
+from decoding.core.stats import CHOICES, METHOD_NAMES
 from decoding.worker.messages import StepReport
 from server.engine_client.client import EngineClient
 from server.engine_client.open_requests import Ticket
@@ -161,6 +162,8 @@ class Metrics:
             ("method", "choice"),
             registry=self.registry,
         )
+        for method, choice in product(METHOD_NAMES, CHOICES):
+            self._choices.labels(method, choice)
 
 
 class _Engine(Collector):

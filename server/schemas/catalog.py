@@ -1,17 +1,21 @@
-"""The wire models of the small endpoints: models, tokens, sessions, version."""
+"""The wire models of the small endpoints: models, embeddings, tokens, sessions, version."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import (
+    Annotated,
     Any,
+    ClassVar,
     Literal,
     NotRequired,  # pydantic wants these before Python 3.12
 )
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from typing_extensions import TypedDict
 
 from server.schemas.base import WireModel, refusal
+from server.schemas.completions import PROMPT_SCHEMA, Prompt, read_prompts
 from server.schemas.messages import ChatMessage, check_template_options
 from server.schemas.tools import ChatTool
 
@@ -46,6 +50,39 @@ class ModelList(TypedDict):
     has_more: NotRequired[Literal[False]]
     first_id: NotRequired[str]
     last_id: NotRequired[str]
+
+
+class EmbeddingRequest(WireModel):
+    """POST /v1/embeddings."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset({"user"})
+
+    input: Annotated[list[Prompt], BeforeValidator(partial(read_prompts, name="input")), WithJsonSchema(PROMPT_SCHEMA)]
+    model: str | None = Field(default=None, description="The served model's name; may be left out")
+    encoding_format: Literal["float", "base64"] = Field(
+        default="float", description="base64: of the numbers as float32, little-endian"
+    )
+    dimensions: int | None = Field(default=None, ge=1, description="Numbers of each embedding, the first ones")
+
+
+class Embedding(TypedDict):
+    """embedding: a vector of length one, or its float32 numbers in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(TypedDict):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingReply(TypedDict):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
 
 
 class TokenizeRequest(WireModel):
@@ -108,6 +145,13 @@ class TokenizerInfo(TypedDict):
 
 class SleepReply(TypedDict):
     is_sleeping: bool
+
+
+class ReloadReply(TypedDict):
+    """Flags whose settings differ from those that the server ran with: what holds now, and what needs a restart."""
+
+    changed: list[str]
+    needs_restart: list[str]
 
 
 class VersionReply(TypedDict):

@@ -14,7 +14,7 @@ import server.process.runner
 from decoding.errors import ConfigError
 from server.app import create_service
 from server.cli import app
-from server.config import ServerSettings
+from server.config import ServerSettings, SettingSources
 
 
 @pytest.fixture
@@ -22,7 +22,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
     """The settings `serve` would have run with."""
     seen: list[ServerSettings] = []
 
-    def run(settings: ServerSettings) -> int:
+    def run(settings: ServerSettings, sources: SettingSources) -> int:
+        assert "sesame" not in repr(sources)
         seen.append(settings)
         return 0
 
@@ -99,9 +100,8 @@ def test_keys_that_are_none_open_no_server(
     monkeypatch.setenv(f"GANDER_{name}_KEYS", keys)
     result = invoke("serve")
     assert (result.exit_code, started) == (2, [])
-    flag = f"--{name.lower()}-keys"
     said = " ".join(result.output.split())
-    assert said == f"{flag}: this is empty, and no key can be meant by it: give keys, or unset it."
+    assert said == f"GANDER_{name}_KEYS: this is empty, and no key can be meant by it: give keys, or unset it."
 
 
 def test_a_key_on_the_command_line_is_warned_of(started: list[ServerSettings]) -> None:

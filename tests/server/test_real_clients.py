@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -198,24 +197,6 @@ def test_the_raw_bytes_of_a_chat_stream(real: RunningServer) -> None:
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert chunks[-1]["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}
     assert len({(chunk["id"], chunk["created"], chunk["object"]) for chunk in chunks}) == 1
-
-
-@pytest.fixture(scope="module")
-def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the Node client installed as tests/server/node/package.json pins it."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node and npm are not installed")
-    folder = tmp_path_factory.mktemp("node")
-    for name in ("package.json", "client.mjs"):
-        shutil.copy(NODE_FOLDER / name, folder / name)
-    command = ["npm", "install", "--no-audit", "--no-fund", "--silent"]
-    try:
-        installed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip("npm could not reach a registry in time")
-    if installed.returncode:
-        pytest.skip(f"npm cannot install the client here: {installed.stderr.strip()[-200:]}")
-    return folder
 
 
 @pytest.mark.slow

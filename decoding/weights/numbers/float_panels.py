@@ -21,7 +21,7 @@ from decoding.kernels.cpu.products.panels import (
     multiply_floats,
     multiply_halves,
 )
-from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
+from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Kernel, Rooms
 from decoding.kernels.processor import multiplies_halves
 from decoding.weights.numbers.numbers import Numbers, address_of, padded_bias
 
@@ -68,7 +68,7 @@ class FloatPanels(Numbers):
         )
         self._share = multiply_halves if dtype == torch.bfloat16 else multiply_floats
         self.form = FloatPanels, shape, self._share
-        self._team = Team(self._share)
+        self._kernel = Kernel(self._share)
 
     @classmethod
     def of(cls, floats: Numbers, bias_O: torch.Tensor | None, dtype: torch.dtype, _device: torch.device) -> FloatPanels:
@@ -83,7 +83,7 @@ class FloatPanels(Numbers):
         output = torch.empty(*input.shape[:-1], num_outputs, dtype=self.dtype)
         num_rows = output.numel() // num_outputs
         fields = Fields(input.data_ptr(), output.data_ptr(), num_rows, 0, *self._constants)
-        self._team.run(ctypes.addressof(fields), 1 if self._is_small else torch.get_num_threads())
+        self._kernel.run(ctypes.addressof(fields), 1 if self._is_small else torch.get_num_threads())
         return output
 
     def call(self, source: int, target: int, _rooms: Rooms) -> Call:

@@ -20,7 +20,7 @@ from decoding.kernels.cpu.products.grouped.packing import pack_codes
 from decoding.kernels.cpu.products.grouped.records import NUM_FIELDS as NUM_ROUNDING_FIELDS
 from decoding.kernels.cpu.products.grouped.records import round_blocks
 from decoding.kernels.cpu.products.panels import PANEL
-from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
+from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Kernel, Rooms
 from decoding.weights.groups import HAS_MINIMA, Groups, factors_of, has_zero_point, joined, rows_of, zero_point
 from decoding.weights.numbers.float_panels import ALONE_BYTES, panels_a_claim
 from decoding.weights.numbers.numbers import Numbers, address_of, padded_bias
@@ -145,7 +145,7 @@ class GroupedCodes(Numbers):
         self.row_steps = {SOURCE: self._row_bytes, TARGET: num_outputs * dtype.itemsize}
         self._share = SHARES[packed.layout.bits, packed.layout.group]
         self.form = GroupedCodes, shape, self._share
-        self._team, self._rounding, self._looking = Team(self._share), Team(round_blocks), Team(look_up_groups)
+        self._kernel, self._rounding, self._looking = Kernel(self._share), Kernel(round_blocks), Kernel(look_up_groups)
 
     @classmethod
     def of(
@@ -167,7 +167,7 @@ class GroupedCodes(Numbers):
         rounding = RoundingFields(input.data_ptr(), records.data_ptr(), num_rows, 0, *self._widths)
         self._rounding.run(ctypes.addressof(rounding), num_threads if records.numel() > ALONE_BYTES else 1)
         fields = Fields(records.data_ptr(), output.data_ptr(), num_rows, 0, *self._constants)
-        self._team.run(ctypes.addressof(fields), 1 if self._is_small else num_threads)
+        self._kernel.run(ctypes.addressof(fields), 1 if self._is_small else num_threads)
         return output
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:

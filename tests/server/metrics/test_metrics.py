@@ -11,7 +11,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from decoding import __version__
-from decoding.core.stats import EngineStats, MethodCounts, NodeHistogram, StepStats
+from decoding.core.stats import DRAFTED_SOURCES, METHOD_NAMES, EngineStats, MethodCounts, NodeHistogram, StepStats
+from decoding.core.tree import Source
+from decoding.drafting.registry import METHODS
+from decoding.engine.tally import SOURCE_NAMES
 from decoding.worker.messages import StepReport
 from server.config import ServerSettings
 from server.metrics.exposition import engine_metrics
@@ -165,6 +168,25 @@ def test_what_must_not_happen_begins_at_zero_so_that_the_first_time_is_seen() ->
         "worker_restarts_total",
     ):
         assert f"gander_{sample} 0.0" in text
+
+
+def test_every_series_that_a_step_adds_to_is_there_before_the_first_but_for_deeper_places() -> None:
+    fresh, used = StepTotals(), StepTotals()
+    used.add(step())
+    added = samples_of(used).keys() - samples_of(fresh).keys()
+    assert added
+    assert {name for name, *_ in added} <= {
+        "gander_accepted_tokens_by_depth_total",
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+    }
+    assert not any(samples_of(fresh).values())
+
+
+def test_what_counts_are_kept_by_is_what_there_is() -> None:
+    assert tuple(METHODS) == METHOD_NAMES
+    assert tuple(SOURCE_NAMES[Source.CONTEXT : Source.BONUS]) == DRAFTED_SOURCES
+    text = generate_latest(Metrics("toy").registry).decode()
+    assert 'gander_choices_total{choice="waiting",method="auto"} 0.0' in text
 
 
 def test_info_says_what_serves(server: RunningServer) -> None:
