@@ -12,7 +12,7 @@ from decoding.kernels.layout import BLOCK_LEN as BLOCK_LEN
 
 Attention = Literal["auto", "exact", "sdpa", "reference", "padded", "triton"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-KvDtype = Literal["auto", "float32", "bfloat16"]
+KvDtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 Weights = Literal["auto", "int8", "int4"]
 
 BUNDLED_MODEL = "gosling"
@@ -26,7 +26,8 @@ class EngineConfig:
 
     model: a hub name, a folder, a GGUF file, or "gosling" for the bundled model. gguf_file: which GGUF file of a folder
         or hub model.
-    kv_dtype: of the keys and values in the cache; "auto" takes that of the model's activations.
+    kv_dtype: of the keys and values in the cache; "auto" takes that of the model's activations, or bfloat16 for weights
+        of 16 bits or fewer where the processor multiplies it.
     weights: "int8" rounds the weights of linear layers to one byte each; "int4" rounds them, the head and the embedding
         to 4 and 6 bits in groups; "auto" leaves them in `dtype`, or as a file has packed them.
     max_running, max_batch_rows: the most requests and the most tokens of one packed forward, prefill included; None
