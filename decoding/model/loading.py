@@ -45,12 +45,11 @@ NUM_SAMPLES, SAMPLE_BYTES = 1024, 4096  # blocks of each file that are hashed
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Of weights as files have them, which a model's state does not show. name: of the kind of most, "" if none are
-    packed; content: a hash of the packed. is_narrow: whether most have 16 bits or fewer."""
+    """Of packed weights, which a model's state does not show. name: of the kind of most, "" if none are packed;
+    content: a hash of them."""
 
     name: str = ""
     content: str = ""
-    is_narrow: bool = False
 
 
 UNPACKED = Packing()
@@ -78,15 +77,14 @@ def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, Pack
             check_weights_fit(size * dtype.itemsize, device, size)
         else:  # they stay as packed as their files
             check_weights_fit(sum(path.stat().st_size for path in shards_of(folder, config.revision)), device)
-        is_narrow = config.weights != "auto" or getattr(blueprint, "dtype", None) in (torch.float16, torch.bfloat16)
-        return load_weights(folder, blueprint, dtype, origin, device), Packing(is_narrow=is_narrow)
+        return load_weights(folder, blueprint, dtype, origin, device), UNPACKED
     _refuse_rounding(config)
     return load_gguf(read_gguf(paths), folder, target)
 
 
-def packed_kinds(config: EngineConfig) -> set[tuple[int, int]]:
-    """Bits and group of the weights that a GGUF file, or `--weights`, has on the CPU; of quantised checkpoints in
-    other formats they show when they are read. config: resolved."""
+def packed_kinds(config: EngineConfig) -> set[tuple[int, int, int]]:
+    """Bits, group and bytes of a scale, of the weights that a GGUF file, or `--weights`, has on the CPU; of quantised
+    checkpoints in other formats they show when they are read. config: resolved."""
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
     if not can_pack(device, dtype):
         return set()
@@ -95,7 +93,7 @@ def packed_kinds(config: EngineConfig) -> set[tuple[int, int]]:
         kinds = {tensor.kind for tensor in read_gguf(paths).tensors.values()}
     else:
         kinds = set() if config.weights == "auto" else set(rounded_kinds(config.weights, device, dtype))
-    return {(kind.bits, kernel_group(kind.group)) for kind in kinds if kind.group}
+    return {(kind.bits, kernel_group(kind.group), kind.scale_bytes) for kind in kinds if kind.group}
 
 
 def _refuse_rounding(config: EngineConfig) -> None:
@@ -118,7 +116,7 @@ def load_gguf(file: GgufFile, folder: str, target: Target) -> tuple[PreTrainedMo
         numbers[tensor.kind] += prod(tensor.shape)
     kind = numbers.most_common(1)[0][0]
     is_packed = target.is_packed and not kind.is_float
-    return model, Packing(kind.name if is_packed else "", content_of(file.paths), kind.bits <= 16)
+    return model, Packing(kind.name if is_packed else "", content_of(file.paths))
 
 
 def load_quantized(blueprint: Any, fields: Fields, shards: Shards, target: Target) -> tuple[PreTrainedModel, Packing]:
@@ -132,7 +130,7 @@ def load_quantized(blueprint: Any, fields: Fields, shards: Shards, target: Targe
     with suppress(OSError):  # there is none
         model.generation_config = GenerationConfig.from_pretrained(shards.paths[0].parent)
     name = str(fields["quant_method"]) if target.is_packed else ""
-    return model, Packing(name, content_of(shards.paths), is_narrow=True)
+    return model, Packing(name, content_of(shards.paths))
 
 
 def _fields(quantization: Any) -> Fields:
