@@ -26,8 +26,7 @@ class EngineConfig:
 
     model: a hub name, a folder, a GGUF file, or "gosling" for the bundled model. gguf_file: which GGUF file of a folder
         or hub model.
-    kv_dtype: of the keys and values in the cache; "auto" takes that of the model's activations, or bfloat16 for weights
-        of 16 bits or fewer where the processor multiplies it.
+    kv_dtype: of the keys and values in the cache; "auto" takes that of the model's activations.
     weights: "int8" rounds the weights of linear layers to one byte each; "int4" rounds them, the head and the embedding
         to 4 and 6 bits in groups; "auto" leaves them in `dtype`, or as a file has packed them.
     max_running, max_batch_rows: the most requests and the most tokens of one packed forward, prefill included; None

@@ -11,7 +11,8 @@ import torch
 from decoding.kernels.cpu.attention.formats import MOST_CODE, NO_NUMBER
 from decoding.kernels.layout import SCALED, num_scale_bytes
 
-# Shape suffixes: W numbers of a row, C columns of a stored one, G groups of numbers with a scale, N numbers of a group.
+# Shape suffixes: W numbers of a row, C columns of a stored one, G groups of numbers with a scale, N numbers of a group,
+# S bytes of the scales.
 
 _NAMES = {torch.float8_e4m3fn: "fp8"}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
@@ -48,7 +49,8 @@ def unpack_rows(rows_C: torch.Tensor, width: int) -> torch.Tensor:
     """[.., W]: floats of the stored dtype, or float32 where it is int8."""
     if rows_C.dtype != torch.int8:
         return rows_C
-    scales_G = (rows_C[..., width:].contiguous().view(torch.int16).int() << 16).view(torch.float32)
+    bytes_S = rows_C[..., width:].clone(memory_format=torch.contiguous_format)  # aligned
+    scales_G = (bytes_S.view(torch.int16).int() << 16).view(torch.float32)
     return rows_C[..., :width].float() * scales_G.repeat_interleave(SCALED, dim=-1)[..., :width]
 
 

@@ -23,7 +23,6 @@ from decoding.config import BUNDLED_MODEL, Attention, EngineConfig, KvDtype
 from decoding.errors import ConfigError
 from decoding.kernels.gpu.card import capability, card_name
 from decoding.kernels.gpu.toolchain import why_no_triton
-from decoding.kernels.processor import multiplies_halves
 from decoding.model.blueprint import CONTEXT_NAMES, read_config
 from decoding.model.files.gguf_place import gguf_paths, small_files
 from decoding.model.refusal import refusing
@@ -91,13 +90,8 @@ def folder_of(model: str, gguf_file: str | None = None, revision: str | None = N
     return str(small_files(paths)) if paths else model
 
 
-def resolve_kv_dtype(
-    kv_dtype: KvDtype, device_type: str, dtype: str, attention: Attention, is_narrow: bool = False
-) -> str:
-    """The type of keys and values. For "auto" the model's; bfloat16 where that is quicker and the model's weights are
-    as coarse, `is_narrow`. Raises ConfigError if the requested one cannot be had."""
-    if kv_dtype == "auto" and is_narrow and attention == "exact" and multiplies_halves():
-        return "bfloat16"
+def resolve_kv_dtype(kv_dtype: KvDtype, device_type: str, dtype: str, attention: Attention) -> str:
+    """The type of keys and values for "auto": the model's. Raises ConfigError if the requested one cannot be had."""
     if kv_dtype in ("auto", dtype):
         return dtype
     if device_type != "cpu" or attention == "triton":

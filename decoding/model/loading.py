@@ -45,12 +45,11 @@ NUM_SAMPLES, SAMPLE_BYTES = 1024, 4096  # blocks of each file that are hashed
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Of weights as files have them, which a model's state does not show. name: of the kind of most, "" if none are
-    packed; content: a hash of the packed. is_narrow: whether most have 16 bits or fewer."""
+    """Of packed weights, which a model's state does not show. name: of the kind of most, "" if none are packed;
+    content: a hash of them."""
 
     name: str = ""
     content: str = ""
-    is_narrow: bool = False
 
 
 UNPACKED = Packing()
@@ -78,8 +77,7 @@ def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, Pack
             check_weights_fit(size * dtype.itemsize, device, size)
         else:  # they stay as packed as their files
             check_weights_fit(sum(path.stat().st_size for path in shards_of(folder, config.revision)), device)
-        is_narrow = config.weights != "auto" or getattr(blueprint, "dtype", None) in (torch.float16, torch.bfloat16)
-        return load_weights(folder, blueprint, dtype, origin, device), Packing(is_narrow=is_narrow)
+        return load_weights(folder, blueprint, dtype, origin, device), UNPACKED
     _refuse_rounding(config)
     return load_gguf(read_gguf(paths), folder, target)
 
@@ -118,7 +116,7 @@ def load_gguf(file: GgufFile, folder: str, target: Target) -> tuple[PreTrainedMo
         numbers[tensor.kind] += prod(tensor.shape)
     kind = numbers.most_common(1)[0][0]
     is_packed = target.is_packed and not kind.is_float
-    return model, Packing(kind.name if is_packed else "", content_of(file.paths), kind.bits <= 16)
+    return model, Packing(kind.name if is_packed else "", content_of(file.paths))
 
 
 def load_quantized(blueprint: Any, fields: Fields, shards: Shards, target: Target) -> tuple[PreTrainedModel, Packing]:
@@ -132,7 +130,7 @@ def load_quantized(blueprint: Any, fields: Fields, shards: Shards, target: Targe
     with suppress(OSError):  # there is none
         model.generation_config = GenerationConfig.from_pretrained(shards.paths[0].parent)
     name = str(fields["quant_method"]) if target.is_packed else ""
-    return model, Packing(name, content_of(shards.paths), is_narrow=True)
+    return model, Packing(name, content_of(shards.paths))
 
 
 def _fields(quantization: Any) -> Fields:

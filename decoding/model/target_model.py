@@ -97,14 +97,8 @@ class TargetModel:
         use_threads(self.threads.chosen)
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
-        kv_dtype = resolve_kv_dtype(
-            config.kv_dtype,
-            self.device.type,
-            str(self.dtype).removeprefix("torch."),
-            self.attention,
-            packed.is_narrow,
-        )
-        self.kv_dtype = dtype_of(kv_dtype)
+        name = str(self.dtype).removeprefix("torch.")
+        self.kv_dtype = dtype_of(resolve_kv_dtype(config.kv_dtype, self.device.type, name, self.attention))
         self.max_model_len = max_model_len(model.config, config.max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self.vocab_size = self.num_logits = model.get_input_embeddings().num_embeddings

@@ -12,10 +12,8 @@ from transformers import PreTrainedConfig
 from decoding.config import EngineConfig, KvDtype
 from decoding.errors import ConfigError
 from decoding.kernels.cpu.attention.formats import FORMATS
-from decoding.kernels.processor import multiplies_halves
 from decoding.model import checkpoint
 from decoding.model.checkpoint import max_model_len, resolve
-from decoding.model.device.runner import silent
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
 
@@ -99,29 +97,12 @@ def test_the_type_of_keys_and_values_is_the_models_or_on_a_cpu_another() -> None
             checkpoint.resolve_kv_dtype("int8", device, "float32", attention)
 
 
-@pytest.mark.parametrize("is_quicker", [False, True])
-@pytest.mark.parametrize("is_narrow", [False, True])
-def test_auto_is_bfloat16_for_weights_as_coarse_where_that_is_quicker(
-    monkeypatch: pytest.MonkeyPatch, is_quicker: bool, is_narrow: bool
-) -> None:
-    monkeypatch.setattr(checkpoint, "multiplies_halves", lambda: is_quicker)
-    expected = "bfloat16" if is_quicker and is_narrow else "float32"
-    assert checkpoint.resolve_kv_dtype("auto", "cpu", "float32", "exact", is_narrow) == expected
-    assert checkpoint.resolve_kv_dtype("auto", "cpu", "float32", "sdpa", is_narrow) == "float32"
-    assert checkpoint.resolve_kv_dtype("float32", "cpu", "float32", "exact", is_narrow) == "float32"
-
-
 def test_replies_over_another_type_of_keys_have_another_fingerprint() -> None:
     config = EngineConfig(device="cpu", threads=1, max_model_len=64)
     models = {kv_dtype: TargetModel.from_model(tiny("llama"), replace(config, kv_dtype=kv_dtype)) for kv_dtype in TYPES}
     assert len({model.fingerprint for model in models.values()}) == len(TYPES)
     assert models["float32"].bytes_per_slot == 2 * models["bfloat16"].bytes_per_slot == 4 * models["fp8"].bytes_per_slot
     assert tuple(TYPES) == FORMATS
-
-
-def test_goslings_weights_are_as_coarse_as_bfloat16() -> None:
-    model = TargetModel.load(EngineConfig(device="cpu", threads=1), silent)
-    assert model.kv_dtype == (torch.bfloat16 if multiplies_halves() else torch.float32)
 
 
 def test_exact_on_a_gpu_needs_tritons_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
