@@ -171,6 +171,7 @@ SERVER = {
         messages/context messages/input messages/blocks messages/serializer messages/route
         embeddings/inputs embeddings/vectors embeddings/route
         ollama/names ollama/facts ollama/input ollama/serializer ollama/route ollama/models ollama/embed
+        ollama/pull
     """,
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report
