@@ -19,7 +19,7 @@ DECODING = {
     "kernels": """
         processor cache layout cpu/atomics cpu/lanes cpu/team cpu/program cpu/by_address cpu/trees cpu/gguf_codes
         cpu/halves cpu/attention/products cpu/attention/step_table cpu/attention/call_table
-        cpu/attention/tile_scratch cpu/attention/tile cpu/attention/weights cpu/attention/storing
+        cpu/attention/tile_scratch cpu/attention/formats cpu/attention/tile cpu/attention/weights cpu/attention/storing
         cpu/attention/staging cpu/attention/weighing cpu/attention/exact cpu/attention/tables
         cpu/products/row_lanes cpu/products/panels cpu/products/int8 cpu/products/rounding
         cpu/products/grouped/layout cpu/products/grouped/packing cpu/products/grouped/unpacking
@@ -44,7 +44,7 @@ DECODING = {
     "costs": "price calibration pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
     "cache": """
-        state_pool prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch
+        state_pool prefix_index block_pool kv_format kv_store kv_cache stamped top_token_store feature_store batch
         step_tensors
         prefix_file prefix_folder prefix_keeper
     """,
@@ -116,7 +116,7 @@ DECODING = {
         peers/children/child peers/children/gander_peer peers/children/transformers_peer
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
         peers/peer_process peers/rounds peers/options peers/asks peers/perplexity peers/tables peers/__main__
-        peers/loaded neighbours prompts
+        peers/loaded neighbours prompts perplexity
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/__main__
         gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
