@@ -17,7 +17,7 @@ MOST_FILES = 15  # of code in one folder
 DECODING = {
     "process": "machine parent temporary_folder terminal",
     "kernels": """
-        processor cache layout cpu/lanes cpu/team cpu/program cpu/by_address cpu/trees cpu/gguf_codes
+        processor cache layout cpu/atomics cpu/lanes cpu/team cpu/program cpu/by_address cpu/trees cpu/gguf_codes
         cpu/halves cpu/attention/products cpu/attention/step_table cpu/attention/call_table
         cpu/attention/tile_scratch cpu/attention/formats cpu/attention/tile cpu/attention/weights cpu/attention/storing
         cpu/attention/staging cpu/attention/weighing cpu/attention/exact cpu/attention/tables
