@@ -28,8 +28,7 @@ class Resources:
     """runner: of the target's forwards over `store`; exact_rows: in steps of up to so many tokens it gives a token the
     same bits however it is run; tops: what follows each token in the blocks of `pool`, where it is known; kernels:
     those of drafting, which may still be coming; keeper: of prompts in files, None where none are kept;
-    expected_bytes: of the process once the cache is full, sessions
-    apart."""
+    expected_bytes: of the process once the cache is full, sessions apart."""
 
     model: TargetModel
     config: EngineConfig
