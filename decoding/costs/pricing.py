@@ -176,13 +176,13 @@ class Pricing:
         else:
             self._chain_factor = _follow(self._chain_factor, (seconds - self._step_factor * expected) / chains)
 
-    def note_drafted(
-        self, budget: DraftBudget, is_sampled: bool, num_emitted: int, was_asked: bool, num_read: int
-    ) -> None:
-        """A sequence was given so many tokens in a step. was_asked: whether the draft model was; num_read: tokens that
-        it read to be tried."""
-        self.trials.note_step(num_emitted, budget.row_price * num_read)
-        if was_asked and budget.round_price:
+    def note_emitted(self, num_tokens: int, reading: float) -> None:
+        """A sequence was given so many tokens. reading: seconds for which the draft model read to be tried."""
+        self.trials.note_step(num_tokens, reading / self._costs.curve.step_seconds([1], [0]))
+
+    def note_asked(self, budget: DraftBudget, is_sampled: bool) -> None:
+        """A step asked the draft model within a budget."""
+        if budget.round_price:
             prices = Prices(budget.price, budget.round_price, budget.row_price, budget.block_len)
             self.trials.note_asked(is_sampled, prices.first_token)
 
@@ -249,7 +249,14 @@ class Pricing:
         whole = sum(rate.emitted)
         others, fixed = whole - rate.emitted[place], whole - price_of(prices.node, rate.tokens[place] - 1)
         budget = DraftBudget(most_nodes, *prices, others, fixed, self._harvests(rate, demand), credit, max_depth)
-        return budget._replace(is_trial=True, readable=self.trials.readable) if is_trial else budget
+        return budget._replace(is_trial=True, readable=self._num_readable) if is_trial else budget
+
+    @property
+    def _num_readable(self) -> float:
+        """Tokens that the draft model may read for a trial."""
+        curve, draft = self._costs.curve, self._costs.draft_curve
+        assert draft is not None, "a trial of nothing"
+        return self.trials.readable * curve.step_seconds([1], [0]) / (draft.token - draft.head)
 
 
 def fitted(budgets: Sequence[DraftBudget], room: int) -> list[DraftBudget]:

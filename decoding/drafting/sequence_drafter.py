@@ -178,14 +178,14 @@ class SequenceDrafter:
         if self.prediction is not None:
             self.prediction.follow(self.request.output)
 
-    def note_loss(self, lost: float, budget: DraftBudget, cost: DraftCost) -> int:
-        """A step took so many tokens of plain decoding more than it brought. How many tokens the draft model read to be
-        tried: none where the method was asked for by name, and reads in any case."""
+    def note_loss(self, lost: float, budget: DraftBudget, cost: DraftCost) -> float:
+        """A step took so many tokens of plain decoding more than it brought. Seconds for which the draft model read to
+        be tried: none where the method was asked for by name, and reads in any case."""
         self.lost += lost
         if not budget.is_trial or cost.num_forwards == 0:
-            return 0
+            return 0.0
         self.lost_in_trials += lost
-        return 0 if cost.is_usual or not self.active.drafter.weighs_harvest else cost.num_tokens
+        return 0.0 if cost.is_usual or not self.active.drafter.weighs_harvest else cost.seconds
 
     def forget_rows(self) -> None:
         """The sequence gives its blocks back, and the draft model's rows with them."""

@@ -300,9 +300,10 @@ class Engine:
         drafted = [(step.cost.seconds if step.cost.is_usual else 0.0, step.num_emitted) for step in trees]
         for step, lost in zip(trees, losses(self.costs.curve, tokens, contexts, drafted), strict=True):
             assert step.budget is not None, step.sequence.request.id
-            num_read = step.drafter.note_loss(lost, step.budget, step.cost)
-            was_asked, is_sampled = step.cost.num_forwards > 0, step.drafter.is_sampled
-            self._pricing.note_drafted(step.budget, is_sampled, step.num_emitted, was_asked, num_read)
+            reading = step.drafter.note_loss(lost, step.budget, step.cost)
+            self._pricing.note_emitted(step.num_emitted, reading)
+            if step.cost.num_forwards:
+                self._pricing.note_asked(step.budget, step.drafter.is_sampled)
         if chains == 0:
             self.costs.note_step(tally.seconds_beside, [step.cost for step in trees], sum(tokens))
 

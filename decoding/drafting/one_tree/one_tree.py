@@ -140,9 +140,8 @@ class OneTree:
         gain = self._grow_from_stores(budget)
         num_nodes = float(self._buffers.record.counts[NUM_NODES])
         self._alone = Brought(1 + gain + price_of(budget.price, num_nodes - 1), num_nodes)
-        reading = budget.row_price * self._num_unread
-        is_worth_it = promise > gain and (promise - gain) * self._num_uses > reading
-        return is_worth_it or (budget.is_trial and hope > gain and reading <= budget.readable)
+        is_worth_it = promise > gain and (promise - gain) * self._num_uses > budget.row_price * self._num_unread
+        return is_worth_it or (budget.is_trial and hope > gain and self._num_unread <= budget.readable)
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         rounds = Rounds(int(min(most_rows, budget.max_nodes, budget.most_rounds)), most_depth)
