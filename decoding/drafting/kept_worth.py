@@ -43,7 +43,7 @@ class KeptWorth:
         if worth is None:
             return Trials()
         try:
-            for model, rates in zip(models, worth.rates, strict=True):
+            for model, rates in list(zip(models, worth.rates, strict=True)):
                 take_rates(model, rates)
         except ValueError as error:
             logger.warning("What the draft model is worth is learned anew: %s.", error)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from decoding.costs.acceptance import PLAIN, Acceptance, Lately
 from decoding.costs.credit import SHORT_REPLY, TRIAL_SHARE, credit
+from decoding.costs.price import CostCurve, Curves, DraftBudget
+from decoding.costs.pricing import Demand, Pricing
 from decoding.costs.trials import ALIKE, ENOUGH, Trials
 
 
@@ -41,3 +44,49 @@ def test_reading_is_earned_by_what_was_emitted() -> None:
 def test_a_reply_may_lose_less_to_trials_than_to_all_drafting() -> None:
     for num_emitted in (0, 50, 400):
         assert credit(num_emitted, 0.0, TRIAL_SHARE) == pytest.approx(0.75 * credit(num_emitted, 0.0))
+
+
+def demand(**changes: object) -> Demand:
+    asked = Demand(None, context=10, tokens_left=100, acceptance=Acceptance(Lately(PLAIN, PLAIN)), hit_rate=0.8)
+    return asked._replace(runs_draft_model=True, credit=4.0, trial_credit=3.0)._replace(**changes)
+
+
+def budget_of(pricing: Pricing, asked: Demand, num_alike: int = 1) -> DraftBudget:
+    demands = [asked] * num_alike
+    return pricing.budgets(pricing.rate(demands), demands, [0.1] * num_alike)[0]
+
+
+def dear_pricing() -> Pricing:
+    """A token costs 0.9 tokens of plain decoding, with its node."""
+    return Pricing(64, Curves(CostCurve(0.8, 0.2, 0.0), CostCurve(0.69, 0.01, 0.0)))
+
+
+def test_a_source_that_seems_too_dear_is_tried_within_the_replys_share_until_it_is_known() -> None:
+    pricing = dear_pricing()
+    tried = budget_of(pricing, demand())
+    assert tried.is_trial
+    assert tried.max_nodes > 0
+    assert budget_of(pricing, demand(trial_credit=0.89)).max_nodes == 0, "less than its first token costs"
+    assert budget_of(pricing, demand(runs_draft_model=False)).max_nodes == 0
+    for _ in range(ENOUGH):
+        pricing.note_asked(tried, False)
+    assert budget_of(pricing, demand()).max_nodes == 0
+    assert budget_of(pricing, demand(is_sampled=True)).is_trial
+    assert budget_of(pricing, demand(hit_rate=0.99)).max_nodes > 0, "what is known to pay is asked"
+
+
+def test_more_requests_at_once_are_other_prices() -> None:
+    pricing = Pricing(64, Curves(CostCurve(0.95, 0.05, 0.0), CostCurve(0.6, 0.01, 0.0)))
+    alone = budget_of(pricing, demand(hit_rate=0.5))
+    for _ in range(ENOUGH):
+        pricing.note_asked(alone, False)
+    assert not budget_of(pricing, demand(hit_rate=0.5)).is_trial
+    assert budget_of(pricing, demand(hit_rate=0.5), 6).is_trial
+
+
+def test_a_trial_may_read_as_many_tokens_as_take_what_was_earned() -> None:
+    pricing = dear_pricing()
+    first = budget_of(pricing, demand()).readable
+    assert first == pytest.approx(3.0 / 0.01)
+    pricing.note_emitted(100, reading=1.0)
+    assert budget_of(pricing, demand()).readable == pytest.approx((3.0 + 3.0 - 1.0) / 0.01)
