@@ -180,11 +180,10 @@ class Pricing:
         """A sequence was given so many tokens. reading: seconds for which the draft model read to be tried."""
         self.trials.note_step(num_tokens, reading / self._costs.curve.step_seconds([1], [0]))
 
-    def note_asked(self, budget: DraftBudget, is_sampled: bool) -> None:
-        """A step asked the draft model within a budget."""
-        if budget.round_price:
-            prices = Prices(budget.price, budget.round_price, budget.row_price, budget.block_len)
-            self.trials.note_asked(is_sampled, prices.first_token)
+    def note_trial(self, budget: DraftBudget, is_sampled: bool) -> None:
+        """A step asked the draft model within a trial's budget."""
+        prices = Prices(budget.price, budget.round_price, budget.row_price, budget.block_len)
+        self.trials.note_asked(is_sampled, prices.first_token)
 
     def budgets(self, rate: Rate, demands: Sequence[Demand], chances: Sequence[float | None]) -> list[DraftBudget]:
         """A budget for each demand, wherever the room may be. chances: how likely the likeliest next token of each is;
@@ -209,7 +208,9 @@ class Pricing:
         return prices.pay_for_model(demand.hit_rate) or self._is_trial(demand, prices)
 
     def _is_trial(self, demand: Demand, prices: Prices) -> bool:
-        """Whether a sequence may ask the draft model to learn what it is worth."""
+        """Whether a sequence may ask the draft model to learn what it is worth, where its drafter does learn that."""
+        if demand.most_nodes is not None:
+            return False
         is_affordable = prices.round > 0 and demand.trial_credit >= prices.first_token
         return (
             is_affordable and prices.pay_for_model(HOPE) and self.trials.is_open(demand.is_sampled, prices.first_token)

@@ -302,8 +302,8 @@ class Engine:
             assert step.budget is not None, step.sequence.request.id
             reading = step.drafter.note_loss(lost, step.budget, step.cost)
             self._pricing.note_emitted(step.num_emitted, reading)
-            if step.cost.num_forwards:
-                self._pricing.note_asked(step.budget, step.drafter.is_sampled)
+            if step.budget.is_trial and step.cost.num_forwards:
+                self._pricing.note_trial(step.budget, step.drafter.is_sampled)
         if chains == 0:
             self.costs.note_step(tally.seconds_beside, [step.cost for step in trees], sum(tokens))
 

@@ -68,8 +68,9 @@ def test_a_source_that_seems_too_dear_is_tried_within_the_replys_share_until_it_
     assert tried.max_nodes > 0
     assert budget_of(pricing, demand(trial_credit=0.89)).max_nodes == 0, "less than its first token costs"
     assert budget_of(pricing, demand(runs_draft_model=False)).max_nodes == 0
+    assert not budget_of(pricing, demand(most_nodes=60, hit_rate=1.0)).is_trial, "a paper's tree learns nothing"
     for _ in range(ENOUGH):
-        pricing.note_asked(tried, False)
+        pricing.note_trial(tried, False)
     assert budget_of(pricing, demand()).max_nodes == 0
     assert budget_of(pricing, demand(is_sampled=True)).is_trial
     assert budget_of(pricing, demand(hit_rate=0.99)).max_nodes > 0, "what is known to pay is asked"
@@ -79,7 +80,7 @@ def test_more_requests_at_once_are_other_prices() -> None:
     pricing = Pricing(64, Curves(CostCurve(0.95, 0.05, 0.0), CostCurve(0.6, 0.01, 0.0)))
     alone = budget_of(pricing, demand(hit_rate=0.5))
     for _ in range(ENOUGH):
-        pricing.note_asked(alone, False)
+        pricing.note_trial(alone, False)
     assert not budget_of(pricing, demand(hit_rate=0.5)).is_trial
     assert budget_of(pricing, demand(hit_rate=0.5), 6).is_trial
 
