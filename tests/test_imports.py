@@ -41,7 +41,7 @@ DECODING = {
         grammar files/output layer ranking sampling_params session_info speculation_params pooling request stats
         step_trace token_logprobs events top_tokens tree
     """,
-    "costs": "price calibration pricing",
+    "costs": "price calibration acceptance credit trials pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
     "cache": """
         state_pool prefix_index block_pool kv_format kv_store kv_cache stamped top_token_store feature_store batch
@@ -86,6 +86,7 @@ DECODING = {
         one_tree/prediction sources baselines/isotropic baselines/recycle
         baselines/suffix draft_model/dynamic eagle/eagle_tree spine/spine stand/stand
         one_tree/opening one_tree/grower one_tree/probe one_tree/one_tree sequence_drafter registry drafting
+        kept_worth
     """,
     "engine": """
         compiling/drafters compiling/groups compiling/compiler compiling/kernels compiling/__main__
