@@ -127,7 +127,7 @@ class SettingSources:
         """The settings of the server, or of a model: one that has a table in the file, under whose name it is served,
         or one that is given by its source."""
         values, origins = dict(file.values), {name: _in_file(file, name) for name in file.values}
-        if model in file.models:
+        if model is not None and model in file.models:
             table = dict(file.models[model])
             origins |= {name: _in_file(file, name, f"models.{model}.") for name in table}
             origins.setdefault("served_model_name", _in_file(file, f"[models.{model}]"))
