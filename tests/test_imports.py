@@ -23,8 +23,8 @@ DECODING = {
         cpu/attention/staging cpu/attention/weighing cpu/attention/exact cpu/attention/tables
         cpu/products/row_lanes cpu/products/panels cpu/products/int8 cpu/products/rounding
         cpu/products/grouped/layout cpu/products/grouped/packing cpu/products/grouped/unpacking
-        cpu/products/grouped/products cpu/products/grouped/multiplying cpu/products/grouped/records
-        cpu/products/grouped/lookup cpu/rows cpu/experts
+        cpu/products/grouped/products cpu/products/grouped/few_rows cpu/products/grouped/multiplying
+        cpu/products/grouped/records cpu/products/grouped/lookup cpu/rows cpu/experts
         cpu/states/order cpu/states/lanes cpu/states/walk cpu/states/convolution
         cpu/sampling/row cpu/sampling/edits cpu/sampling/noise
         gpu/toolchain gpu/card gpu/work_list gpu/attention gpu/products gpu/experts gpu/rows gpu/moves
@@ -110,7 +110,7 @@ DECODING = {
     "bench": """
         options progress machine contestant workload tables/figures tables/table tables/report shapes drafting
         long_prompts architectures/sizes architectures/drafted architectures/measure architectures/__main__
-        kernels/compiled kernels/compile kernels/tune
+        kernels/compiled kernels/compile kernels/products kernels/tune
         heads/contender heads/book heads/tables heads/target heads/__main__
         replay/rows replay/tables replay/__main__ samples/questions samples/tables samples/__main__
         peers/children/child peers/children/gander_peer peers/children/transformers_peer

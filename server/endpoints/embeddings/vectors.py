@@ -25,7 +25,7 @@ from server.http.sse import until_disconnect
 from server.prompts.pooling import pooling_of
 from server.prompts.served_model import ServedModel
 
-ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)  # which is drawn after the prompt, and told nobody
+ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)  # drawn after the prompt, told nobody
 PLAIN = SpeculationParams(method="none")
 
 

@@ -280,7 +280,7 @@ def test_asking_for_nothing_loads_the_model(server: RunningServer) -> None:
 def test_keep_alive_is_a_number_of_seconds_or_a_duration(server: RunningServer) -> None:
     values = {5: 5, 0: 0, 2.5: 2.5, "5m": 300, "1h30m": 5400, "300ms": 0.3, "10": 10}
     assert {value: read_keep_alive(value) for value in values} == pytest.approx(values)
-    assert [read_keep_alive(value) for value in (-1, "-1", "-1m")] == [float("inf")] * 3
+    assert [read_keep_alive(value) for value in (-1, "-1", "-1m")] == [-1] * 3
     for wrong in ("soon", "5 m", "", True, [], "5d"):
         assert "keep_alive must be a number of seconds" in refused(server, keep_alive=wrong)
 
