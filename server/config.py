@@ -47,9 +47,15 @@ class ServerSettings(ProcessSettings, AccessSettings, RequestSettings, PortSetti
     @property
     def model_names(self) -> tuple[str, ...]:
         """The ids under which the model is listed: those given, else the folder's or file's name, or the hub name."""
+        return tuple(name for name in self._given_names if "*" not in name) or (self._own_name,)
+
+    @property
+    def _own_name(self) -> str:
         folder = Path(self.model)
-        own = folder.resolve().name if folder.is_dir() else folder.stem if folder.is_file() else self.model
-        return tuple(name for name in self._given_names if "*" not in name) or (own,)
+        try:
+            return folder.resolve().name if folder.is_dir() else folder.stem if folder.is_file() else self.model
+        except OSError:  # no folder can be called so
+            return self.model
 
     @property
     def _given_names(self) -> tuple[str, ...]:
