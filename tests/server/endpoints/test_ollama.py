@@ -273,9 +273,8 @@ def test_log_probabilities_are_those_of_the_text(server: RunningServer) -> None:
 
 def test_asking_for_nothing_loads_the_model(server: RunningServer) -> None:
     for path, said in (("chat", {"message": {"role": "assistant", "content": ""}}), ("generate", {"response": ""})):
-        reply = ask(server, path, keep_alive=0)
+        reply = ask(server, path, keep_alive="5m")
         assert reply.json().items() >= ({"done": True, "done_reason": "load"} | said).items()
-        assert "keep_alive changes nothing" in reply.headers["x-gander-notice"]
 
 
 def test_keep_alive_is_a_number_of_seconds_or_a_duration(server: RunningServer) -> None:
