@@ -64,7 +64,7 @@ async def delete_model(request: Request) -> Response:
     service = service_of(request)
     body = await service.read(request, DeleteRequest)
     found = await _refusing(lambda: find_installed(body.model))
-    if found.name.repo == service.settings.model.partition(":")[0]:
+    if any(found.name.repo == model.settings.model.partition(":")[0] for model in service.models):
         raise invalid(f"The model {body.model} is served, and cannot be removed.", "model", "model_in_use")
     await _refusing(lambda: remove(body.model))
     return Response()

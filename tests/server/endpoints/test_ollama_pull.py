@@ -68,7 +68,8 @@ def test_it_is_for_admin_keys(keyed: RunningServer, hub: LocalHub) -> None:
     [
         ("org/other", 404, "org/other is not to be found"),
         ("org/tiny:Q2_K", 400, "Q2_K"),
-        ("llama3.2", 400, "llama3.2 is no name on the hub"),
+        ("llama3.2", 404, "llama3.2 is not to be found"),
+        ("a b/c", 400, "a b/c is no name on the hub"),
     ],
 )
 def test_what_cannot_be_pulled_is_refused(keyed: RunningServer, name: str, status: int, words: str) -> None:
