@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import fields, replace
-from pathlib import Path
 
 from anyio import to_thread
 from fastapi import FastAPI, Request
@@ -18,34 +16,35 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from decoding import __version__
-from decoding.config import NO_NAMES
-from decoding.errors import ConfigError
 from server.config import ServerSettings
-from server.endpoints import health, metrics, models, page, sessions, tokens
+from server.endpoints import admin, admin_models, health, metrics, models, page, sessions, tokens
 from server.endpoints.chat import route as chat
 from server.endpoints.completions import route as completions
+from server.endpoints.embeddings import route as embeddings
 from server.endpoints.messages import route as messages
+from server.endpoints.ollama import embed as ollama_embed
+from server.endpoints.ollama import models as ollama_models
+from server.endpoints.ollama import route as ollama
 from server.endpoints.openapi import document
 from server.endpoints.responses import route as responses
 from server.endpoints.responses import stored
-from server.engine_client.client import EngineClient
 from server.engine_client.processes.restart_policy import RestartPolicy
+from server.engine_client.processes.standby import Standby
 from server.engine_client.processes.worker_process import WORKER_COMMAND
-from server.engine_client.queue_gate import QueueLimits
-from server.engine_client.request_bytes import default_limit
-from server.engine_client.sessions.session_file import NO_KEY, read_key
-from server.engine_client.sessions.session_folder import FolderLimits, SessionFolder
 from server.generation.response_store import ResponseStore
 from server.http.auth import AuthMiddleware
-from server.http.errors import ApiError, OnError, from_validation
+from server.http.errors import ApiError, from_validation, is_ollama
 from server.http.heads.hosts import HostCheck, is_every_address
+from server.http.holds import HoldsMiddleware
 from server.http.keys import KeyRing
 from server.http.middleware import BodyLimit, RequestFrame
 from server.http.notices import NOTICE, NoticesMiddleware
 from server.http.rate_limits import RATE_LIMIT_HEADERS, RateLimitMiddleware
 from server.http.tracing import TracingMiddleware, exporting_provider
-from server.metrics.metrics import Metrics
-from server.prompts.model_check import check_model
+from server.metrics.server_metrics import ServerMetrics
+from server.models.catalogue import Catalogue
+from server.models.loader import Loader
+from server.models.making import make_models
 from server.service import Service
 
 STORES_OF_A_SESSION = 2  # stores that --session-bytes bounds, each by itself
@@ -53,42 +52,35 @@ FILE_THREADS = 4  # that read the page's files; anyio would start forty
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 GENERATING = "/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages"
 # The parts of OpenAI's API below /v1/ that this server does not have: they get a 404 that says so.
-NOT_SERVED = frozenset(
-    {"audio", "batches", "embeddings", "files", "fine_tuning", "images", "moderations", "rerank", "score"}
-)
+NOT_SERVED = frozenset({"audio", "batches", "files", "fine_tuning", "images", "moderations", "rerank", "score"})
 
-BELOW_V1 = frozenset({"chat", "completions", "messages", "models", "responses"})  # first parts of paths after /v1/
+BELOW_V1 = frozenset(
+    {"chat", "completions", "embeddings", "messages", "models", "responses"}
+)  # first parts of paths after /v1/
 
 
 def create_service(
     settings: ServerSettings,
     command: Sequence[str] = WORKER_COMMAND,
     policy: RestartPolicy | None = None,
+    models: Sequence[ServerSettings] = (),
 ) -> Service:
-    check_model(settings.model, settings.revision, gguf_file=settings.gguf_file)
-    if settings.draft_model not in NO_NAMES:
-        check_model(settings.draft_model, None, has_tokenizer=False)
-    if settings.draft_head is not None:
-        check_model(settings.draft_head, None, has_tokenizer=False)
-    collected = Metrics(settings.model_name)
+    """settings: the server's own, and the one model's where `models` names none; the first of several is the default.
+    Raises ConfigError."""
     policy = policy or RestartPolicy(worker_timeout=settings.worker_timeout, has_standby=settings.standby)
-    limits = QueueLimits(**{option.name: getattr(settings, option.name) for option in fields(QueueLimits)})
-    most_bytes = limits.max_request_bytes or default_limit()
-    per_key = limits.max_request_bytes_per_key or most_bytes // 2
-    limits = replace(limits, max_request_bytes=most_bytes, max_request_bytes_per_key=per_key)
-    folder = None
-    if settings.sessions_key is not None and settings.sessions_dir is None:
-        raise ConfigError("--sessions-key signs the files of --sessions-dir, which is not given")
-    if settings.sessions_dir is not None:
-        bounds = FolderLimits(settings.session_bytes_per_key, settings.session_bytes_in_all, settings.session_ttl)
-        key = NO_KEY if settings.sessions_key is None else read_key(settings.sessions_key)
-        folder = SessionFolder(Path(settings.sessions_dir), bounds, key)
-    client = EngineClient(
-        settings.engine_config(), limits, collected, command, policy, settings.keep_alive_seconds, folder
-    )
+    standby = Standby(command, is_wanted=policy.has_standby)
+    catalogue = Catalogue(make_models(models or (settings,), settings.max_loaded, standby, policy))
     keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
-    tracing = None if settings.otlp_endpoint is None else exporting_provider(settings.otlp_endpoint)
-    return Service(settings, client, collected, keys, ResponseStore(settings.response_store_bytes), tracing)
+    return Service(
+        settings,
+        catalogue,
+        Loader(catalogue.models, settings.max_loaded),
+        standby,
+        ServerMetrics(model.metrics for model in catalogue),
+        keys,
+        ResponseStore(settings.response_store_bytes),
+        None if settings.otlp_endpoint is None else exporting_provider(settings.otlp_endpoint),
+    )
 
 
 def create_app(service: Service) -> FastAPI:
@@ -108,11 +100,29 @@ def create_app(service: Service) -> FastAPI:
         title="Gander", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.service = service
-    for module in (chat, completions, responses, stored, messages, models, sessions, tokens, health, metrics, page):
+    for module in (
+        chat,
+        completions,
+        responses,
+        stored,
+        messages,
+        embeddings,
+        models,
+        admin_models,
+        sessions,
+        tokens,
+        health,
+        admin,
+        metrics,
+        page,
+    ):
         app.include_router(module.router)
+    if service.settings.ollama_api:
+        for module in (ollama, ollama_models, ollama_embed):
+            app.include_router(module.router)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     _add_middleware(app, service)
-    _add_error_handlers(app, service.metrics.on_error)
+    _add_error_handlers(app, service)
     return app
 
 
@@ -124,6 +134,7 @@ def max_put_bytes(settings: ServerSettings) -> int:
 def _add_middleware(app: FastAPI, service: Service) -> None:
     """Each middleware wraps those added before it, so the last one added sees a request first."""
     settings, on_error = service.settings, service.metrics.on_error
+    app.add_middleware(HoldsMiddleware)
     app.add_middleware(NoticesMiddleware, unknown_fields=settings.unknown_fields)
     app.add_middleware(
         BodyLimit, max_bytes=settings.max_body_bytes, max_put_bytes=max_put_bytes(settings), on_error=on_error
@@ -145,9 +156,9 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
     app.add_middleware(RequestFrame, on_request=service.metrics.on_request, on_error=on_error)
 
 
-def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
+def _add_error_handlers(app: FastAPI, service: Service) -> None:
     def respond(error: ApiError, request: Request) -> Response:
-        on_error(error)
+        service.metrics.on_error(error)
         return error.response(request.scope)
 
     @app.exception_handler(ApiError)
@@ -165,6 +176,9 @@ def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
         first, _, part = path.strip("/").partition("/")
         if error.status_code == 404 and first == "v1" and part.partition("/")[0] in NOT_SERVED:
             message = f"This server generates text and has no /v1/{part}; it serves {GENERATING}."
+            return respond(ApiError(404, message, None, "unsupported_endpoint"), request)
+        if error.status_code == 404 and is_ollama(request.scope) and not service.settings.ollama_api:
+            message = "This server does not serve Ollama's API: it was started with --no-ollama-api."
             return respond(ApiError(404, message, None, "unsupported_endpoint"), request)
         message = f"{error.detail}: {request.method} {path}"
         if error.status_code == 404 and first in BELOW_V1:

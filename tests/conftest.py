@@ -1,4 +1,5 @@
-"""Triton's kernels run in its interpreter where there is no GPU; torch uses one thread where a test asks for no more.
+"""Triton's kernels run in its interpreter where there is no GPU; torch uses one thread where a test asks for no more;
+the settings of who runs the tests are not read.
 
 By default torch's threads spin at a barrier, and beside another busy process every tiny forward of a test waits there
 for a thread that has lost its core: the same tests then take ten times as long. Threads without work sleep instead.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+os.environ["GANDER_CONFIG"] = os.devnull
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported, here and in processes of tests
 
 import torch

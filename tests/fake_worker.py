@@ -8,11 +8,13 @@ The last line of a prompt that is a JSON object is a script:
     tell: reply with the request itself as JSON, or with the fields of it that are listed · preemptions: of the request
     progress: tokens of the prompt that are processed at each of the steps that come before the first token
     cached: tokens of the prompt that need not be run, one number for each choice of a call
-Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token. The log probability of
-token t is -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used,
-each as large as its longest prompt.
-The model folder may hold fake.json: {"load_seconds", "load_failed", "crash_on_load", "context_note", "max_model_len",
-"fingerprint", "compiling": methods that are compiled once the first request has come, "turns": see `turn_of`}.
+Any other prompt gets letters drawn from its seed. An embedding is the prompt's token ids, again and again, from the
+last one backwards unless it is a mean. Token ids are bytes; 256 is the end token. The log probability of token t is
+-t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used, each as large
+as its longest prompt.
+The model folder may hold fake.json: {"load_seconds", "load_gate": a file without which it is not loaded, "load_failed",
+"crash_on_load", "context_note", "max_model_len", "fingerprint", "compiling": methods that are compiled once the first
+request has come, "turns": see `turn_of`, "embedding_len"}.
 """
 
 from __future__ import annotations
@@ -21,17 +23,18 @@ import argparse
 import json
 import os
 import random
+import struct
 import sys
 import time
 from collections.abc import Iterator
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
 
-from decoding.core.events import Failed, Finished, PromptLogprobs, PromptProgress, Rejected, Tokens, Traced
+from decoding.core.events import Failed, Finished, Pooled, PromptLogprobs, PromptProgress, Rejected, Tokens, Traced
 from decoding.core.request import FinishReason
 from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.stats import DraftCounts, EngineStats, MethodCounts, NodeHistogram, RequestStats, StepStats
@@ -72,6 +75,7 @@ MAX_MODEL_LEN = 4096
 MAX_RUNNING = 32
 KV_SLOTS = 1000
 LINGER_SECONDS = 60
+EMBEDDING_LEN = 8
 LETTERS = b"abcdefghijklmnopqrstuvwxyz \n"
 
 
@@ -128,6 +132,10 @@ class Running:
         if self.progress:
             processed = self.progress.pop(0)
             return [PromptProgress(request_id=request_id, processed=processed, cached=self.cached_tokens)]
+        if self.submit.pooling is not None:
+            ids = self.submit.prompt[:: 1 if self.submit.pooling == "mean" else -1]
+            vector = struct.pack(f"<{EMBEDDING_LEN}f", *islice(cycle(ids), EMBEDDING_LEN))
+            return [Pooled(request_id=request_id, vector=vector), self.finished(FinishReason.LENGTH)]
         token_ids: list[int] = []
         reason: FinishReason | None = None
         stop_token = None
@@ -260,6 +268,8 @@ class FakeWorker:
         for part in range(4):
             self._send([LoadProgress(sentence=f"loading part {part}", fraction=part / 4)])
             time.sleep(options.get("load_seconds", 0) / 4)
+        while "load_gate" in options and not Path(options["load_gate"]).exists() and os.getppid() == self._parent:
+            time.sleep(0.01)
         if "load_failed" in options:
             self._send([LoadFailed(error=options["load_failed"])])
             self._outbox.close(linger=1000)
@@ -288,6 +298,7 @@ class FakeWorker:
             parameters=1,
             fingerprint=options.get("fingerprint", "fp_fake"),
             identity=options.get("identity", "id_fake"),
+            embedding_len=options.get("embedding_len", EMBEDDING_LEN),
         )
         if "compiling" in options:
             self._send([Compiling(methods=options["compiling"])])

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.cache.batch import StepBatch
+from decoding.cache.kv_format import name_of
 from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec
 from decoding.kernels.cpu.attention.call_table import (
@@ -33,6 +34,7 @@ from decoding.kernels.cpu.attention.call_table import (
     VALUE,
 )
 from decoding.kernels.cpu.attention.exact import attend
+from decoding.kernels.cpu.attention.formats import FORMATS
 from decoding.kernels.cpu.attention.products import HAS_PAIRS, NUM_BLOCKS, SOME
 from decoding.kernels.cpu.attention.step_table import (
     StepTable,
@@ -40,7 +42,7 @@ from decoding.kernels.cpu.attention.step_table import (
 )
 from decoding.kernels.cpu.attention.tables import SegmentColumns, fill_segments, make_tiles, step_fields
 from decoding.kernels.cpu.attention.tile_scratch import scratch_words
-from decoding.kernels.cpu.program import Team, compiled
+from decoding.kernels.cpu.program import Kernel, compiled
 
 # Shape suffixes: H query heads, K kv heads, N tokens and padding, D key width, V value width.
 PARALLEL_WORK = 1 << 19  # with fewer multiply-adds, waking another thread costs more than it saves
@@ -97,14 +99,15 @@ class ExactPlan:
 
 
 class ExactAttention:
-    """Needs stores and tensors of float32 or bfloat16. Tables that depend only on layer and store are made once."""
+    """Needs tensors of float32 or bfloat16, and stores of `FORMATS`. Tables that depend on layer and store are made
+    once."""
 
     def __init__(self, layers: Sequence[LayerSpec]) -> None:
         self._specs = layers
         self._store: KvStore | None = None
         self._layers = LayerTables([], np.empty((0, 4), np.int64))
         self._most_nodes, self._scratch = 0, np.empty((0, 0), np.float32)
-        self._team = Team(attend)
+        self._kernel = Kernel(attend)
 
     def prepare(self, batch: StepBatch) -> ExactPlan:
         store = batch.store
@@ -135,7 +138,7 @@ class ExactAttention:
             fields[HEAD_STEPS[address] : HEAD_STEPS[address] + 2] = (head_step * item, row_step * item)
         num_pairs = max(plan.batch.num_tokens * layer.group, SOME * plan.batch.num_segments)
         work = num_pairs * layer.num_kv_heads * plan.num_keys * (layer.key_dim + layer.value_dim)
-        self._team.run(fields.ctypes.data, torch.get_num_threads() if work > PARALLEL_WORK else 1)
+        self._kernel.run(fields.ctypes.data, torch.get_num_threads() if work > PARALLEL_WORK else 1)
         return out_1NHV
 
     def _rooms(self, num_nodes: int) -> NDArray[np.float32]:
@@ -153,9 +156,9 @@ class ExactAttention:
 def arithmetic(dtype: torch.dtype) -> str:
     """What attention computes with where keys and values are stored as `dtype`: two processors of one answer give the
     same bits."""
-    if dtype != torch.bfloat16:
-        return "float32"
-    return "pairs of bfloat16" if HAS_PAIRS else "bfloat16 as float32"
+    if dtype == torch.bfloat16 and HAS_PAIRS:
+        return "pairs of bfloat16"
+    return "float32" if dtype == torch.float32 else f"{name_of(dtype)} as float32"
 
 
 def warm_up() -> None:
@@ -200,7 +203,7 @@ def _layer_arrays(spec: LayerSpec, store: KvStore) -> LayerArrays:
             spec.group,
             spec.key_dim,
             spec.value_dim,
-            keys_BHDS.element_size(),
+            FORMATS.index(name_of(store.dtype)),
             spec.window,
             spec.chunk,
             len(sinks) > 0,

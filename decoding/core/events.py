@@ -33,6 +33,14 @@ class PromptLogprobs(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     logprobs: list[TokenLogprobs | None]
 
 
+class Pooled(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """The embedding of a request's prompt: float32 [E], little-endian, not normalised. Comes once, instead of
+    `Tokens`."""
+
+    request_id: str
+    vector: bytes
+
+
 class Traced(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     """What a step did for a request that asks to be told. Comes before that step's `Tokens`.
 
@@ -84,4 +92,4 @@ class Failed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     code: str | None = None
 
 
-RequestEvent = PromptProgress | PromptLogprobs | Traced | Tokens | Finished | Rejected | Failed
+RequestEvent = PromptProgress | PromptLogprobs | Pooled | Traced | Tokens | Finished | Rejected | Failed

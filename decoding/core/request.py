@@ -12,6 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.pooling import Pooling
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.errors import RequestRejected
@@ -34,7 +35,8 @@ class Request:
     expects, used only as a draft. resumed: int32, reply tokens that an earlier engine emitted before it died; the reply
     continues after them, unchanged. call_id: requests of one call share a place in the queue; by default the request is
     alone. weight: the tenant's share relative to others when memory or time is short. priority: lower runs first,
-    whatever the tenant's share.
+    whatever the tenant's share. pooling: the prompt's embedding is wanted, and of the reply one token, which nobody is
+    told.
     """
 
     id: str
@@ -48,6 +50,7 @@ class Request:
     call_id: str = ""
     weight: float = 1.0
     priority: int = 0
+    pooling: Pooling | None = None
     prediction: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     resumed: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     num_tokens: int = field(init=False)
@@ -88,6 +91,11 @@ class Request:
         if len(self.prediction) and self.speculation.verification != "match":
             message = "a prediction can only be verified by match: it is not drawn from a known law"
             raise RequestRejected(message, "speculation.verification")
+
+    @property
+    def runs_whole_prompt(self) -> bool:
+        """Whether something is wanted of each of the prompt's tokens, so that none is taken from the cache."""
+        return self.sampling.prompt_logprobs is not None or self.pooling == "mean"
 
     @property
     def tokens(self) -> NDArray[np.int32]:

@@ -12,6 +12,14 @@ import msgspec
 
 NODE_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 REFUSAL_REASONS = ("context", "vocabulary", "nan")  # why the draft model stops drafting for a request
+# All that counts are kept by, so that whoever shows them has each from the start, at 0.
+METHOD_NAMES = (
+    *("auto", "spine", "stand", "dynamic", "fixed", "linear", "eagle", "recycle", "isotropic", "suffix", "lookup"),
+    "none",
+)
+CHOICES = ("requested", "fallback", "waiting")  # why a method was the one that drafted last
+PHASES = ("schedule", "draft", "draft_model", "forward", "sample", "commit", "observe")  # of a step
+DRAFTED_SOURCES = ("context", "adjacency", "ngram", "draft_model", "prediction", "grammar")
 
 
 class DraftOutcome(NamedTuple):
@@ -116,8 +124,7 @@ class RequestStats(msgspec.Struct, kw_only=True):
 
 
 class StepStats(msgspec.Struct, kw_only=True, array_like=True):
-    """One engine step, all requests together. `phase_seconds` keys: schedule draft_model draft forward sample commit
-    observe.
+    """One engine step, all requests together. `phase_seconds` is keyed by `PHASES`.
 
     rows: the step's tokens; prefill_rows: those of prompts. plain_seconds: an estimate of what plain decoding would
     have needed for the emitted tokens, from the measured cost of a plain step with as many requests and context; 0 for

@@ -13,7 +13,7 @@ import torch
 
 from decoding.cache.batch import pack
 from decoding.cache.block_pool import BLOCK_LEN
-from decoding.core.events import Finished, PromptLogprobs, PromptProgress, Tokens
+from decoding.core.events import Finished, Pooled, PromptLogprobs, PromptProgress, Tokens
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import EngineStats, RequestStats
 from decoding.costs.credit import losses
@@ -51,7 +51,7 @@ class Engine:
         self.is_exact = self.model.is_exact or self.exact_rows >= resources.limits.max_batch_rows
         self.expected_bytes, self.draft_model = resources.expected_bytes, resources.draft_model
         self._drafting, self._kernels, self._grammars = resources.drafting, resources.kernels, resources.grammars
-        self._keeper, self._worth = resources.keeper, worth
+        self._keeper, self._hidden, self._worth = resources.keeper, resources.hidden, worth
         self.start_afresh(0.0)
 
     def start_afresh(self, load_seconds: float) -> None:
@@ -74,6 +74,11 @@ class Engine:
         return self._drafting.methods
 
     @property
+    def embedding_len(self) -> int:
+        """How many numbers the embedding of a prompt has; 0 where the model gives none."""
+        return 0 if self._hidden is None else self._hidden.width
+
+    @property
     def missing_methods(self) -> list[str]:
         """Those of them that are still being compiled: their requests run plain until then."""
         return [method for method in self._kernels.missing if method in self.methods]
@@ -83,7 +88,7 @@ class Engine:
 
         start_drafter: makes a drafter of the caller's own instead of the method's, for experiments.
         """
-        check_request(request, self.config, self.model.vocab_size, self.room)
+        check_request(request, self.config, self.model.vocab_size, self.room, self._hidden is not None)
         self._drafting.check(request.speculation.method)
         is_open = request.id in self._scheduler or request.id in self._intake.pending
         check_queue(request.id, is_open, self._scheduler.num_open + len(self._intake.pending), self.limits)
@@ -157,6 +162,9 @@ class Engine:
         tally.end_sample(forward.seconds())
         verified = isolation.each(steps, lambda step: step.keep_top(self._tops))
         self._drafting.keep_features(step.kept_tokens() for step in verified)
+        if self._hidden is not None:
+            hidden = self._hidden
+            isolation.each([step for step in verified if step.sequence.pooled], lambda step: step.pool(hidden))
         isolation.each([step for step in verified if step.tree is not None], self._learn_prompt)
         committed = isolation.each(verified, lambda step: self._commit(step, logits_RV, tally, result))
         self._unlearnt = [step for step in steps if step.tree is None]
@@ -206,8 +214,8 @@ class Engine:
                 self._scheduler.add(sequence)
 
     def _fetch(self, request: Request) -> Future[int] | None:
-        """Have a prompt's rows read that files have and memory has not, where none of them is to be scored."""
-        if self._keeper is None or request.sampling.prompt_logprobs is not None:
+        """Have a prompt's rows read that files have and memory has not, where not all of them are to be run."""
+        if self._keeper is None or request.runs_whole_prompt:
             return None
         num_spare = self.pool.num_available - self._scheduler.num_owed
         reading = self._keeper.fetch(namespace_of(request), request.tokens[:-1], num_spare)
@@ -230,7 +238,7 @@ class Engine:
                 room -= 0 if step.sequence.scores_prompt else step.num_chunk_logits
 
     def _harvest_len(self, step: SequenceStep, rate: Rate) -> int:
-        is_kept = self.config.prefix_cache or step.drafter.num_top > 0
+        is_kept = (self.config.prefix_cache or step.drafter.num_top > 0) and step.sequence.pooled is None
         is_worth_it = is_kept and step.drafter.learns_prompt(self._pricing.harvests(rate))
         return self._pricing.harvest_len(rate) if is_worth_it else 0
 
@@ -262,6 +270,9 @@ class Engine:
             return
         context = request.num_tokens
         step.num_emitted = sequence.commit(step.tree, drawn.verdict, step.cost)
+        if sequence.pooled is not None:
+            result.events.append(Pooled(request_id=request.id, vector=sequence.pooled.vector()))
+            return
         outcome = outcome_of(step.tree, step.emitted_nodes)
         sequence.note_outcome(outcome)
         tally.add(step, context, outcome)

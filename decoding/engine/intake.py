@@ -121,8 +121,12 @@ class Intake:
         )
 
 
-def check_request(request: Request, config: EngineConfig, vocab_size: int, room: CacheRoom) -> None:
+def check_request(
+    request: Request, config: EngineConfig, vocab_size: int, room: CacheRoom, gives_embeddings: bool
+) -> None:
     """Raise RequestRejected, naming the field, for a request that can never be served."""
+    if request.pooling is not None and not gives_embeddings:
+        raise RequestRejected("this model gives no embeddings", param="model", code="no_embeddings")
     request.validate(vocab_size)
     drafters.check(request.speculation)
     max_nodes = request.speculation.max_nodes or 0

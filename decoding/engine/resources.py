@@ -17,6 +17,7 @@ from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.limits import Limits
 from decoding.engine.step_costs import StepCosts
 from decoding.model.device.runner import Runner
+from decoding.model.features import LastHidden
 from decoding.model.memory import CacheRoom
 from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar.compiler import GrammarCompiler
@@ -27,8 +28,9 @@ from decoding.sampling.step_sampler import StepSampler
 class Resources:
     """runner: of the target's forwards over `store`; exact_rows: in steps of up to so many tokens it gives a token the
     same bits however it is run; tops: what follows each token in the blocks of `pool`, where it is known; kernels:
-    those of drafting, which may still be coming; keeper: of prompts in files, None where none are kept;
-    expected_bytes: of the process once the cache is full, sessions apart."""
+    those of drafting, which may still be coming; hidden: what embeddings are made of, None where the model gives none;
+    keeper: of prompts in files, None where none are kept; expected_bytes: of the process once the cache is full,
+    sessions apart."""
 
     model: TargetModel
     config: EngineConfig
@@ -45,5 +47,6 @@ class Resources:
     draft_model: DraftModel | HeadDrafting | BlockDrafting | None
     kernels: Kernels
     grammars: GrammarCompiler
+    hidden: LastHidden | None
     keeper: PrefixKeeper | None
     expected_bytes: int

@@ -205,7 +205,7 @@ class Scheduler:
         firsts: dict[object, Sequence] = {}
         for each in sorted(reading, key=lambda each: each.turn.arrived):
             request = each.request
-            is_alone = request.sampling.prompt_logprobs is not None or request.num_output > 0
+            is_alone = request.runs_whole_prompt or request.num_output > 0
             is_alone |= len(request.prompt) <= BLOCK_LEN
             key = each if is_alone else (request.tenant, request.cache_salt, request.prompt.tobytes())
             firsts.setdefault(key, each)

@@ -16,6 +16,7 @@ from decoding.cache.kv_store import KvRows, slots_of
 from decoding.cache.prefix_index import namespace_digest
 from decoding.cache.top_token_store import TopTokenStore
 from decoding.core.events import Finished, PromptProgress
+from decoding.core.pooling import PooledRows
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import DraftOutcome, RequestStats
 from decoding.core.token_logprobs import TokenLogprobs
@@ -55,10 +56,12 @@ class Sequence:
     law: Law = field(init=False)
     turn: Turn = field(init=False)
     stats: RequestStats = field(init=False)
+    pooled: PooledRows | None = field(init=False)  # of the prompt so far, where its embedding is wanted
 
     def __post_init__(self) -> None:
         request = self.request
         self.law = law_of(request.sampling)
+        self.pooled = None if request.pooling is None else PooledRows(request.pooling)
         self.turn = Turn(request.tenant, request.call_id, self.arrived, request.weight, request.priority)
         self.stats = RequestStats(prompt_tokens=len(self.request.prompt), resumed_tokens=self.request.num_output)
 
@@ -69,9 +72,11 @@ class Sequence:
     @property
     def tokens_to_find(self) -> IntArray:
         """Those whose rows another sequence may have run: not the last, which is the next root, and none whose log
-        probabilities are still to be told."""
+        probabilities are still to be told, or whose hidden states are to be pooled."""
         if self.scores_prompt:
             return self.request.tokens[: len(self.prompt_logprobs) - 1]
+        if self.request.runs_whole_prompt and self.request.num_output == 0:
+            return self.request.tokens[: self.num_committed]
         return self.request.tokens[:-1]
 
     @property
@@ -129,6 +134,8 @@ class Sequence:
                 self.rows.state.pool.release(self.rows.state)
             self.rows = None
             self.drafter.forget_rows()
+            if self.pooled is not None:
+                self.pooled.clear()
 
     def note_preemption(self) -> None:
         """Its room went to another; it is run again later."""

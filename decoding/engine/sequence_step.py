@@ -22,6 +22,7 @@ from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.state import NO_COST, DraftCost, KeptTokens
 from decoding.drafting.sequence_drafter import SequenceDrafter
 from decoding.engine.sequence import Sequence
+from decoding.model.features import LastHidden
 from decoding.sampling.asked import Asked, Drawn
 from decoding.sampling.step_sampler import Drawing
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -206,6 +207,12 @@ class SequenceStep:
         count, end = self.num_chunk_logits, self.start + len(self.chunk)
         if count and self.drawn is not None and self.drawn.top is not None:
             tops.write(slots_of(self.table.blocks, np.arange(end - count, end)), self.drawn.top.rows(0, count))
+
+    def pool(self, hidden: LastHidden) -> None:
+        """Add its tokens' hidden states to what is pooled of the prompt."""
+        pooled, end = self.sequence.pooled, self.first_row + self.num_tokens
+        assert pooled is not None, self.sequence.request.id
+        pooled.add(hidden.rows(self.first_row if pooled.reads_all else end - 1, end))
 
     def observe(self) -> None:
         """Give the drafter the outcome of its tree."""

@@ -5,6 +5,7 @@ Owns the order of these. What they make is an engine's `Resources`.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,10 +38,11 @@ from decoding.engine.limits import Limits, limits_for
 from decoding.engine.resources import Resources
 from decoding.engine.step_costs import StepCosts
 from decoding.engine.warm_up import run_first
-from decoding.errors import ConfigError
+from decoding.errors import ConfigError, ModelRefused
 from decoding.model.checkpoint import resolve
 from decoding.model.device.graph_runner import exact_rows
 from decoding.model.device.runner import Progress, silent
+from decoding.model.features import LastHidden
 from decoding.model.loading import packed_kinds
 from decoding.model.memory import affordable_slots, expected_bytes, meter_on, room_for, state_room, step_bytes
 from decoding.model.parallel.leader import LeadModel
@@ -53,6 +55,7 @@ from decoding.sampling.step_sampler import sampler_on
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
+logger = logging.getLogger(__name__)
 EDITED_BYTES = 4  # of a logit that processors change in a copy
 AnyDraftModel = TargetModel | HeadModel | BlockModel
 
@@ -173,6 +176,7 @@ def _resources(
     states = StatePool(store.carried.shape, store.state_dtype, store.device, max_checkpoints) if store.carried else None
     pool = BlockPool(store.num_blocks, PrefixIndex() if config.prefix_cache else None, states)
     proposer = _proposer(config, draft_model, pool, limits.max_batch_rows, model.vocab_size, on_capture)
+    hidden = _last_hidden(model)
     runner = model.runner_over(store, room.max_model_len + config.max_nodes, limits.max_batch_rows, on_capture)
     code_bytes = sum(each.code_bytes(limits.max_batch_rows) for each in models)
     return Resources(
@@ -190,11 +194,21 @@ def _resources(
         drafting=Drafting(proposer, kernels.has, read_tree(config.tree) if config.tree else None),
         draft_model=proposer,
         kernels=kernels,
+        hidden=hidden,
         keeper=keeper_for(model, config, store, pool),
         grammars=GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build),
         expected_bytes=config.tensor_parallel_size  # of which no rank takes more than this one, which drafts as well
         * expected_bytes(model.device, room.num_slots * slot_bytes + state_bytes + code_bytes),
     )
+
+
+def _last_hidden(model: TargetModel) -> LastHidden | None:
+    """What embeddings are made of. It is there before forwards are captured, which record it then."""
+    try:
+        return model.last_hidden()
+    except ModelRefused as refused:
+        logger.info("The model gives no embeddings: %s.", refused)
+        return None
 
 
 def keeper_for(model: TargetModel, config: EngineConfig, store: KvStore, pool: BlockPool) -> PrefixKeeper | None:

@@ -19,7 +19,11 @@ from safetensors import safe_open
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from decoding.errors import ConfigError
 from decoding.process.machine import address_bytes, limit_addresses
@@ -57,6 +61,12 @@ def read_config(source: str, origin: dict[str, Any]) -> Any:
     if not is_known and not origin["trust_remote_code"]:
         raise ConfigError(
             f"config.json: transformers has no causal language model of type {kind!r}, nor does it wrap one"
+        )
+    is_causal = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not is_causal:
+        raise ConfigError(
+            f"config.json: a model of type {kind!r} is an encoder, each of whose tokens sees the whole text; what "
+            "is served are causal language models, whose tokens see what comes before them"
         )
     text_config = config.get_text_config()
     for name in SIZES:

@@ -1,4 +1,4 @@
-"""Records the inputs of some of a model's layers during its forward, for draft heads to read.
+"""Records the inputs of some of a model's layers during its forward, for draft heads to read, and for embeddings.
 
 Uses hooks on unmodified modelling code. Knows nothing of heads.
 Invariant: a tap holds the features of the last forward only.
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from decoding.errors import ModelRefused
@@ -63,6 +65,22 @@ class FeatureTap:
         if hidden_1NE.dim() != 3:
             raise ModelRefused(f"what goes into its layers has {hidden_1NE.dim()} dimensions; a head reads vectors")
         self.seen[layer] = hidden_1NE[0]
+
+
+class LastHidden:
+    """A model's last hidden states: those of its last layer, which `tap` records, through the norm before the output.
+    width: of one."""
+
+    def __init__(self, tap: FeatureTap, norm: nn.Module, width: int) -> None:
+        self._tap, self._norm = tap, norm
+        self.width = width
+
+    def rows(self, first: int, end: int) -> NDArray[np.float32]:
+        """float32 [K, E]: of the last forward's tokens from `first` to before `end`."""
+        seen = next(iter(self._tap.seen.values()))
+        with torch.inference_mode():
+            hidden_KE: torch.Tensor = self._norm(self._tap.rows(torch.arange(first, end, device=seen.device)))
+            return hidden_KE.float().cpu().numpy()
 
 
 def decoder_layers(model: nn.Module, num_layers: int) -> nn.ModuleList:

@@ -82,9 +82,9 @@ def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, Pack
     return load_gguf(read_gguf(paths), folder, target)
 
 
-def packed_kinds(config: EngineConfig) -> set[tuple[int, int]]:
-    """Bits and group of the weights that a GGUF file, or `--weights`, has on the CPU; of quantised checkpoints in
-    other formats they show when they are read. config: resolved."""
+def packed_kinds(config: EngineConfig) -> set[tuple[int, int, int]]:
+    """Bits, group and bytes of a scale, of the weights that a GGUF file, or `--weights`, has on the CPU; of quantised
+    checkpoints in other formats they show when they are read. config: resolved."""
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
     if not can_pack(device, dtype):
         return set()
@@ -93,7 +93,7 @@ def packed_kinds(config: EngineConfig) -> set[tuple[int, int]]:
         kinds = {tensor.kind for tensor in read_gguf(paths).tensors.values()}
     else:
         kinds = set() if config.weights == "auto" else set(rounded_kinds(config.weights, device, dtype))
-    return {(kind.bits, kernel_group(kind.group)) for kind in kinds if kind.group}
+    return {(kind.bits, kernel_group(kind.group), kind.scale_bytes) for kind in kinds if kind.group}
 
 
 def _refuse_rounding(config: EngineConfig) -> None:

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from decoding.weights.linear import Embedding, held_by
 
 # Shape suffixes: V vocabulary, E model width.
+NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "embedding_norm")
 
 
 class SharedParts:
@@ -48,6 +49,12 @@ class SharedParts:
         """The last one, of models that name it as Llama's is."""
         norm: nn.Module = self._model.get_decoder().norm
         return norm
+
+    @property
+    def last_norm(self) -> nn.Module | None:
+        """The norm before the output, by whatever name models have it; None for a model of another form."""
+        decoder = self._model.get_decoder()
+        return next((found for name in NORMS if isinstance(found := getattr(decoder, name, None), nn.Module)), None)
 
     @property
     def output(self) -> nn.Module:

@@ -18,6 +18,7 @@ from decoding.attention.backend import StaticAttention
 from decoding.attention.backends import new_backend, tiles_of
 from decoding.attention.exact import arithmetic
 from decoding.cache.batch import StepBatch
+from decoding.cache.kv_format import dtype_of, name_of
 from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.cache.step_tensors import StepTensors
 from decoding.config import EngineConfig
@@ -37,7 +38,7 @@ from decoding.model.device.graph_runner import BUCKETS, FIXED_ROWS, GraphRunner,
 from decoding.model.device.runner import Forward, Progress, Runner, silent, stopwatch_on
 from decoding.model.device.static_forward import LEAST_ROWS, StaticForward
 from decoding.model.experts.cpu_experts import Mixtures
-from decoding.model.features import FeatureTap
+from decoding.model.features import FeatureTap, LastHidden
 from decoding.model.loading import UNPACKED, Packing, load_model
 from decoding.model.probe import probe
 from decoding.model.refusal import refusing
@@ -59,6 +60,7 @@ from decoding.model.state.state_seam import StateSeam
 from decoding.model.step_forward import StepForward
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
 from decoding.weights.linear import num_bytes_in, num_packed_shapes, num_weights_in
+from decoding.weights.matrix import arithmetic as product_arithmetic
 from decoding.weights.numbers.onednn_floats import can_pack
 from decoding.weights.rounding import check_rounding
 from decoding.weights.row_counts import code_bytes
@@ -95,10 +97,8 @@ class TargetModel:
         use_threads(self.threads.chosen)
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
-        kv_dtype = resolve_kv_dtype(
-            config.kv_dtype, self.device.type, str(self.dtype).removeprefix("torch."), self.attention
-        )
-        self.kv_dtype = getattr(torch, kv_dtype)
+        name = str(self.dtype).removeprefix("torch.")
+        self.kv_dtype = dtype_of(resolve_kv_dtype(config.kv_dtype, self.device.type, name, self.attention))
         self.max_model_len = max_model_len(model.config, config.max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self.vocab_size = self.num_logits = model.get_input_embeddings().num_embeddings
@@ -197,8 +197,9 @@ class TargetModel:
     def _first_fingerprint(self, num_ranks: int) -> str:
         """Of what shapes logits before the self-test has said more."""
         tiles = tiles_of(self.attention, self.layers, self.dtype, self.device)
-        keys = arithmetic(self.kv_dtype) if self.attention == "exact" else str(self.kv_dtype)
+        keys = arithmetic(self.kv_dtype) if self.attention == "exact" else name_of(self.kv_dtype)
         parts = [self.identity, self.weights, self.attention, keys, tiles, self._capture is not None]
+        parts += [product_arithmetic(self.dtype)] if self.device.type == "cpu" else []
         parts += ["exact"] if self.is_row_exact else []
         parts += [num_ranks] if num_ranks > 1 else []
         return fingerprint(self.device, *parts)
@@ -242,6 +243,16 @@ class TargetModel:
         tap = FeatureTap(self._model, self.num_layers, layers)
         self.taps.append(tap)
         return tap
+
+    def last_hidden(self) -> LastHidden:
+        """Record the last hidden states from the next forward on. Raises ModelRefused where they cannot be found, or
+        the forward is compiled, which a hook would have compiled anew."""
+        norm = self.shared.last_norm
+        if norm is None:
+            raise ModelRefused("its last norm cannot be found")
+        if self._static.is_compiled:
+            raise ModelRefused("its forward is compiled")
+        return LastHidden(self.tap([self.num_layers]), norm, int(self.shared.config.hidden_size))
 
     def new_store(self, num_blocks: int) -> KvStore:
         """An empty store of `num_blocks` blocks."""

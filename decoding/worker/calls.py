@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
+from decoding.core.pooling import Pooling
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 
@@ -21,7 +22,8 @@ class Submit(msgspec.Struct, kw_only=True, frozen=True):
 
     prediction holds the token ids of the text that the caller expects the reply to be. resumed holds the tokens of the
     reply that a worker gave before it died; the reply goes on after them. call_id names the HTTP call. weight is the
-    tenant's against others; a request of lower priority goes first.
+    tenant's against others; a request of lower priority goes first. pooling asks for the prompt's embedding
+    instead of a reply.
     """
 
     request_id: str
@@ -34,6 +36,7 @@ class Submit(msgspec.Struct, kw_only=True, frozen=True):
     call_id: str = ""
     weight: float = 1.0
     priority: int = 0
+    pooling: Pooling | None = None
     prediction: list[int] = []
     resumed: list[int] = []
 
@@ -62,6 +65,7 @@ class Shared(msgspec.Struct, kw_only=True, frozen=True):
     call_id: str
     weight: float
     priority: int
+    pooling: Pooling | None
 
 
 class Call(msgspec.Struct, kw_only=True, frozen=True, tag=True):
@@ -93,6 +97,7 @@ def call_of(requests: Sequence[Submit]) -> Call:
         call_id=first.call_id,
         weight=first.weight,
         priority=first.priority,
+        pooling=first.pooling,
     )
     return Call(tenant=first.tenant, choices=choices, shared=msgspec.Raw(_ENCODER.encode(shared)))
 
@@ -117,6 +122,7 @@ def request_of_call(call: Call, shared: Shared, choice: Choice) -> Submit:
         call_id=shared.call_id,
         weight=shared.weight,
         priority=shared.priority,
+        pooling=shared.pooling,
         prediction=shared.predictions[choice.prompt],
         resumed=choice.resumed,
     )

@@ -11,19 +11,35 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
+from server.http.sse import EVENTS, LINES
 from server.schemas.anthropic import CountRequest, MessageRequest
 from server.schemas.anthropic_replies import MessageEvent
-from server.schemas.catalog import DetokenizeRequest, TokenizeRequest
+from server.schemas.catalog import DetokenizeRequest, EmbeddingRequest, TokenizeRequest
 from server.schemas.chat import ChatCompletionChunk, ChatRequest
 from server.schemas.completions import CompletionRequest
+from server.schemas.ollama.replies import OllamaChatReply, OllamaGenerateReply
+from server.schemas.ollama.requests import (
+    EmbeddingsRequest,
+    EmbedRequest,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    ShowRequest,
+)
 from server.schemas.replies import ErrorReply
 from server.schemas.response_replies import ResponseEvent
 from server.schemas.responses import ResponseRequest
 
 Replies = dict[int | str, dict[str, Any]]
 
-STREAMED = "text/event-stream"
-STREAM_MODELS: tuple[Any, ...] = (ChatCompletionChunk, ResponseEvent, MessageEvent)
+STREAMED = EVENTS.media_type
+LINES_STREAMED = LINES.media_type
+STREAM_MODELS: tuple[Any, ...] = (
+    ChatCompletionChunk,
+    ResponseEvent,
+    MessageEvent,
+    OllamaChatReply,
+    OllamaGenerateReply,
+)
 BODY_MODELS: tuple[Any, ...] = (
     ChatRequest,
     CompletionRequest,
@@ -32,6 +48,12 @@ BODY_MODELS: tuple[Any, ...] = (
     CountRequest,
     TokenizeRequest,
     DetokenizeRequest,
+    EmbeddingRequest,
+    EmbedRequest,
+    EmbeddingsRequest,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    ShowRequest,
 )
 DESCRIPTIONS = {
     400: "The request cannot be served as it is; `param` names the field at fault",
@@ -55,12 +77,13 @@ def error_replies(*statuses: int, model: Any = ErrorReply) -> Replies:
     return {status: {"model": model, "description": DESCRIPTIONS[status]} for status in statuses}
 
 
-def generation_replies(event_model: str, error_model: Any = ErrorReply) -> Replies:
-    """The document's replies for an endpoint that answers in one piece, or as a stream of `event_model`."""
+def generation_replies(event_model: str, error_model: Any = ErrorReply, streamed: str = STREAMED) -> Replies:
+    """The document's replies for an endpoint that answers in one piece, or as a stream of `event_model`. streamed: the
+    stream's media type."""
     reference = {"$ref": f"#/components/schemas/{event_model}"}
     success: dict[str, Any] = {
-        "description": "The reply; with `stream` true as server-sent events, each of the shape given here",
-        "content": {STREAMED: {"schema": reference}},
+        "description": "The reply; with `stream` true as a stream, each event or line of the shape given here",
+        "content": {streamed: {"schema": reference}},
     }
     return {200: success, **error_replies(400, 401, 403, 404, 408, 413, 415, 429, 500, 503, 504, model=error_model)}
 

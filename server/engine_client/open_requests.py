@@ -17,6 +17,7 @@ import msgspec
 from decoding.core.events import (
     Failed,
     Finished,
+    Pooled,
     PromptLogprobs,
     PromptProgress,
     Rejected,
@@ -83,7 +84,7 @@ class Ticket:
         self.token_ids += tokens.token_ids
         self.replies.put_tokens(self.choice, tokens)
 
-    def take_news(self, news: PromptLogprobs | Traced) -> None:
+    def take_news(self, news: PromptLogprobs | Pooled | Traced) -> None:
         """Hand on what comes beside the tokens. Each worker numbers the steps that it traces from 1; the reader sees
         one numbering."""
         if isinstance(news, Traced):
@@ -173,7 +174,7 @@ class OpenRequests:
                 ticket.take_progress(event)
             case Tokens() if ticket is not None:
                 ticket.take_tokens(event)
-            case PromptLogprobs() | Traced() if ticket is not None:
+            case PromptLogprobs() | Pooled() | Traced() if ticket is not None:
                 ticket.take_news(event)
 
     def end(self, request_id: str, end: End) -> None:

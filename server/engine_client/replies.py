@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from decoding.core.events import Failed, Finished, PromptLogprobs, Rejected, Tokens, Traced
+from decoding.core.events import Failed, Finished, Pooled, PromptLogprobs, Rejected, Tokens, Traced
 from decoding.core.token_logprobs import TokenLogprobs
 
 PROMPT_PATIENCE = 1.0  # seconds that a read waits at most while a prompt runs
@@ -55,6 +55,7 @@ class Reply:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one for each token, or none
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    vector: bytes | None = None  # the prompt's embedding, see `Pooled`
     steps: list[Traced] = field(default_factory=list)  # that gave these tokens, where steps are traced
     end: End | None = None
 
@@ -113,13 +114,15 @@ class Replies:
                 reply.logprobs.extend(tokens.logprobs)
             self._wake()
 
-    def put_news(self, choice: int, news: PromptLogprobs | Traced) -> None:
+    def put_news(self, choice: int, news: PromptLogprobs | Pooled | Traced) -> None:
         """Add what comes beside the tokens."""
         if choice not in self._open:
             return
         reply = self._unread.setdefault(choice, Reply())
         if isinstance(news, Traced):
             reply.steps.append(news)
+        elif isinstance(news, Pooled):
+            reply.vector = news.vector
         else:
             reply.prompt_logprobs = news.logprobs
         self._wake()

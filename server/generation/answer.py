@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -24,7 +24,7 @@ from server.generation.usage import UsageCount
 from server.http.errors import ApiError, OnError, internal_error, naming
 from server.http.notices import tell
 from server.http.rate_limits import Allowance, allowance_of
-from server.http.sse import EventStream, padded, until_disconnect
+from server.http.sse import EventStream, StreamForm, until_disconnect
 from server.http.tracing import span_of
 from server.http.work.turn import Turn
 from server.http.work.work_pool import WorkPool
@@ -38,7 +38,9 @@ Deltas = AsyncGenerator[list[ChoiceDelta]]
 
 
 class Serializer(Protocol):
-    """Writes an endpoint's replies; each endpoint has its own."""
+    """Writes an endpoint's replies; each endpoint has its own. form: of its streams."""
+
+    form: ClassVar[StreamForm]
 
     def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:
         """The events for one delta."""
@@ -82,7 +84,9 @@ async def answer(
         if call.is_streamed:
             first = await until_disconnect(request.receive, anext(deltas))
             frames = _frames(serializer, first, deltas, usage, replies, on_error)
-            return EventStream(frames if call.chunk_seconds is None else _even(frames))
+            if call.chunk_seconds is not None:
+                frames = _even(frames, serializer.form)
+            return EventStream(frames, serializer.form.media_type)
         collected = await until_disconnect(request.receive, collect(deltas))
 
     def written() -> bytes:
@@ -151,8 +155,8 @@ async def _frames(
         yield b"".join(serializer.ending(outcome))
 
 
-async def _even(frames: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+async def _even(frames: AsyncGenerator[bytes], form: StreamForm) -> AsyncGenerator[bytes]:
     """The same frames, each padded."""
     async with aclosing(frames):
         async for data in frames:
-            yield padded(data)
+            yield form.pad(data)

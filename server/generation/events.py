@@ -46,7 +46,7 @@ async def choice_deltas(
             for index, reply in news.items():
                 choice = choices[index]
                 was_cut = choice.is_cut
-                delta = choice.feed(reply, _require_finished(reply.end))
+                delta = choice.feed(reply, require_finished(reply.end))
                 if choice.is_cut and not was_cut:
                     replies.abort(index)
                 if delta is not None:
@@ -104,7 +104,8 @@ def prompt_progress(run: PromptRun) -> PromptProgress:
     return {"total": run.total, "cache": run.cached, "processed": run.processed, "time_ms": milliseconds}
 
 
-def _require_finished(end: End | None) -> Finished | None:
+def require_finished(end: End | None) -> Finished | None:
+    """The end, if there is one. Raises the ApiError of one that is not as it should be."""
     if end is None or isinstance(end, Finished):
         return end
     if isinstance(end, Rejected):

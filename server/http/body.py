@@ -15,7 +15,7 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from server.http.errors import from_validation, invalid, is_json
+from server.http.errors import from_validation, invalid, is_json, is_ollama
 from server.http.work.work_pool import WorkPool
 
 NAMED = 65536  # bytes up to which an error about NaN, infinity or half a surrogate pair names the field that has it
@@ -31,9 +31,15 @@ async def read_body(request: Request, model: type[M], pool: WorkPool, max_parts:
         data = await request.body()
     except ClientDisconnect:
         raise invalid("The body ended too early.", None, "invalid_json") from None
-    if not is_json(request.headers.get("content-type", "")):
+    if not is_json(request.headers.get("content-type", "")) and not _may_be_unlabelled(request):
         raise invalid("The body must be JSON, sent as Content-Type: application/json.", None, "invalid_json")
     return await pool.run(request, lambda: parse_body(data, model, max_parts))
+
+
+def _may_be_unlabelled(request: Request) -> bool:
+    """Whether the body is read as JSON whatever it is called, as Ollama does, for those who use curl as its
+    documentation says. A web page's request names its origin, and may not do this: it would need no permission."""
+    return is_ollama(request.scope) and "origin" not in request.headers
 
 
 def parse_body(data: bytes, model: type[M], max_parts: int) -> M:

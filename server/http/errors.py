@@ -1,5 +1,5 @@
 """Every error a client can get, in OpenAI's shape: {"error": {message, type, param, code}}. Below /v1/messages it has
-Anthropic's shape: other types, and "type": "error" beside it.
+Anthropic's shape: other types, and "type": "error" beside it. Below /api it has Ollama's: {"error": message}.
 
 Knows nothing of routes. Messages have a maximum length, because some quote the client. `code` is always a string.
 """
@@ -18,6 +18,7 @@ MAX_MESSAGE = 500
 MAX_PARAM = 100
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 MESSAGES_PATH = "/v1/messages"
+OLLAMA_PATHS = "/api/"
 MESSAGE_ERROR_TYPES = ERROR_TYPES | {
     404: "not_found_error",
     408: "timeout_error",
@@ -50,10 +51,17 @@ class ApiError(Exception):
         told = self._detail(MESSAGE_ERROR_TYPES, "api_error")
         return {"type": "error", "error": told | {"message": self.anthropic_message or told["message"]} | details}
 
+    def ollama_body(self) -> dict[str, str]:
+        """The same in Ollama's form, a sentence, which begins with the field at fault where it does not name it."""
+        is_named = self.param is None or self.param.rpartition(".")[2] in self.message
+        return {"error": shortened(self.message if is_named else f"{self.param}: {self.message}", MAX_MESSAGE)}
+
     def response(self, scope: Scope) -> JSONResponse:
         """The answer to this request."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         headers |= {"Accept-Encoding": "gzip, deflate"} if self.status == 415 else {}
+        if is_ollama(scope):
+            return JSONResponse(self.ollama_body(), self.status, headers)
         if not is_message(scope):
             return JSONResponse(self.body(), self.status, headers)
         request_id = scope.get("state", {}).get("request_id")
@@ -73,6 +81,12 @@ def is_message(scope: Scope) -> bool:
     """Whether a request is of Anthropic's API."""
     path: str = scope["path"]
     return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
+
+
+def is_ollama(scope: Scope) -> bool:
+    """Whether a request is of Ollama's API."""
+    path: str = scope["path"]
+    return path.startswith(OLLAMA_PATHS)
 
 
 OnError = Callable[[ApiError], None]  # told of every error answered

@@ -141,21 +141,24 @@ class KeyRing:
         return Caller(digest.hex()[:TENANT_LENGTH], is_admin, terms) if is_known else None
 
     def reload(self) -> None:
-        """Read the file again, also where it seems unchanged or has just been changed."""
+        """Read the file again, also where it seems unchanged or has just been changed. Raises ConfigError where it
+        cannot be read; the keys of before then hold."""
         if self._path is None:
             LOG.info("There is no file of API keys to be read again.")
             return
         self._stamp = None
-        self._refresh(is_asked=True)
+        if (fault := self._refresh(is_asked=True)) is not None:
+            raise ConfigError(f"the API key file cannot be read: {fault}")
 
-    def _refresh(self, is_asked: bool = False) -> None:
-        if self._path is None:
-            return
+    def _refresh(self, is_asked: bool = False) -> str | None:
+        """Read the file if it has changed. Returns why the keys read before still hold, where it cannot be read."""
         try:
-            if self._stamp != _stamp(self._path) and self._read(self._path, is_asked):
+            if self._path is not None and self._stamp != _stamp(self._path) and self._read(self._path, is_asked):
                 LOG.info("The API key file was read again: %d keys.", len(self._from_file))
         except (OSError, ValueError) as error:
             LOG.error("The API key file cannot be read; the keys read before still hold: %s", error)
+            return str(error)
+        return None
 
     def _read(self, path: Path, is_asked: bool) -> bool:
         """Read the file, unless it may still be being written; says whether its keys hold now. is_asked: what was just

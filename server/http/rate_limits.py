@@ -17,7 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.http.errors import ApiError, OnError
 from server.http.keys import Caller, KeyTerms
 
-PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
+PATHS = frozenset(
+    {
+        *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"),
+        *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
+    }
+)
 MINUTE = 60.0
 RATE_LIMIT_HEADERS = tuple(
     f"x-ratelimit-{what}-{kind}" for kind in ("requests", "tokens") for what in ("limit", "remaining", "reset")

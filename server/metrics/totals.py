@@ -5,18 +5,31 @@ Knows nothing of Prometheus: `exposition` reads the totals at each scrape. Addin
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Iterable
+from itertools import product
+from typing import TypeVar
 
-from decoding.core.stats import REFUSAL_REASONS, EngineStats, MethodCounts, NodeHistogram, StepStats
+from decoding.core.stats import (
+    DRAFTED_SOURCES,
+    METHOD_NAMES,
+    PHASES,
+    REFUSAL_REASONS,
+    EngineStats,
+    MethodCounts,
+    NodeHistogram,
+    StepStats,
+)
 from decoding.worker.messages import StepReport
 
+K = TypeVar("K")
 WINDOW_STEPS = 1000
 MAX_DEPTH = 64  # deeper tokens count as this depth, so that labels stay bounded
 
 
 class StepTotals:
-    """Counters keyed by label values: method, (method, source) or (method, depth).
+    """Counters keyed by label values: method, (method, source) or (method, depth). All are there from the start, but
+    for depths beyond the first, of which there may be many.
 
     plain_seconds and decode_seconds cover the same steps: those that decoded and had no prompt tokens.
     """
@@ -32,16 +45,16 @@ class StepTotals:
         self.step_seconds = 0.0
         self.decode_seconds = 0.0
         self.plain_seconds = 0.0
-        self.phase_seconds: Counter[str] = Counter()
-        self.refusals: Counter[str] = Counter(dict.fromkeys(REFUSAL_REASONS, 0))
-        self.forwards: Counter[str] = Counter()
-        self.emitted: Counter[str] = Counter()
-        self.budgets: defaultdict[str, NodeHistogram] = defaultdict(NodeHistogram)
-        self.trees: defaultdict[str, NodeHistogram] = defaultdict(NodeHistogram)
-        self.drafts: Counter[str] = Counter()
-        self.drafted: Counter[tuple[str, str]] = Counter()
-        self.accepted: Counter[tuple[str, str]] = Counter()
-        self.accepted_by_depth: Counter[tuple[str, int]] = Counter()
+        self.phase_seconds = dict.fromkeys(PHASES, 0.0)
+        self.refusals = _zeros(REFUSAL_REASONS)
+        self.forwards = _zeros(METHOD_NAMES)
+        self.emitted = _zeros(METHOD_NAMES)
+        self.budgets = {name: NodeHistogram() for name in METHOD_NAMES}
+        self.trees = {name: NodeHistogram() for name in METHOD_NAMES}
+        self.drafts = _zeros(METHOD_NAMES)
+        self.drafted = _zeros(product(METHOD_NAMES, DRAFTED_SOURCES))
+        self.accepted = _zeros(product(METHOD_NAMES, DRAFTED_SOURCES))
+        self.accepted_by_depth = _zeros((name, 1) for name in METHOD_NAMES)
         self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW_STEPS)
 
     def add(self, report: StepReport, worker: int = 0) -> None:
@@ -75,7 +88,8 @@ class StepTotals:
         self.prefix_hits += step.prefix_hits
         self.preemptions += step.preemptions
         self.step_seconds += step.step_seconds
-        _add_all(self.phase_seconds, step.phase_seconds)
+        for phase, seconds in step.phase_seconds.items():
+            self.phase_seconds[phase] += seconds
         if step.refusals:
             self.refusals.update(step.refusals)
         if step.plain_seconds > 0 and step.prefill_rows == 0:
@@ -100,6 +114,5 @@ class StepTotals:
                 self.accepted_by_depth[method, min(depth, MAX_DEPTH)] += number
 
 
-def _add_all(totals: Counter[str], seconds: Mapping[str, float]) -> None:
-    for phase, value in seconds.items():
-        totals[phase] += value  # type: ignore[assignment]
+def _zeros(keys: Iterable[K]) -> Counter[K]:
+    return Counter(dict.fromkeys(keys, 0))

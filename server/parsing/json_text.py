@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Callable
 
+from pydantic_core import from_json, to_json
+
 from server.parsing.tape import Tape, Wait
 
 NAME_KEYS = frozenset({"name", "tool_name"})
@@ -90,6 +92,15 @@ def spelled_arguments(text: str) -> str:
     value = loaded(text)
     text = value if isinstance(value, str) else text
     return "{}" if text.strip() in ("", "null") else text
+
+
+def object_json(text: str) -> bytes:
+    """The JSON object that `text` spells, as far as it is complete where it was cut off; {} where it is none."""
+    try:
+        value = from_json(text, allow_partial=True)
+    except ValueError:
+        value = None
+    return to_json(value if isinstance(value, dict) else {})
 
 
 class CallObject:

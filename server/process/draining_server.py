@@ -17,6 +17,7 @@ from types import FrameType
 
 import uvicorn
 
+from decoding.errors import ConfigError
 from decoding.process.terminal import has_terminal
 from server.engine_client.status import EngineStatus
 from server.service import Service
@@ -84,10 +85,13 @@ class DrainingServer(uvicorn.Server):
         asyncio.get_running_loop().call_soon_threadsafe(self._hang_up, sig)
 
     def _hang_up(self, number: int) -> None:
-        """Read the API keys again, as a service does on SIGHUP; but drain where the signal says that the terminal of
-        the server is closed. It may say so more than once."""
+        """Read settings and API keys again, as a service does on SIGHUP; but drain where the signal says that the
+        terminal of the server is closed. It may say so more than once."""
         if has_terminal() or not self._had_terminal:
-            self._service.keys.reload()
+            try:
+                self._service.reload()
+            except ConfigError as error:
+                LOG.error("The settings of before still hold: %s", "; ".join(str(error).splitlines()))
         elif not self._num_signals:
             self._num_signals = 1
             self._drain(number)
@@ -97,7 +101,7 @@ class DrainingServer(uvicorn.Server):
         SIGINT and SIGHUP, which a person sends, and where it was never ready, so that no router leads here."""
         service = self._service
         is_routed = number == signal.SIGTERM and self._is_settled
-        LOG.info("Stopping: %d requests may still finish.", service.client.num_open)
+        LOG.info("Stopping: %d requests may still finish.", service.models.num_open)
         service.begin_drain()
         self._close_port_by(asyncio.get_running_loop().time() + service.settings.drain_delay * is_routed)
 

@@ -17,7 +17,7 @@ from rich.markup import escape
 from decoding.errors import ConfigError
 from decoding.worker.allocator import settle_allocator
 from server.app import create_app, create_service
-from server.config import ServerSettings
+from server.config import ServerSettings, SettingSources
 from server.engine_client.processes.worker_process import WORKER_COMMAND
 from server.http.connections import (
     ConnectionBook,
@@ -26,8 +26,10 @@ from server.http.connections import (
     connections_there_is_room_for,
 )
 from server.http.repeated_lines import quieten
+from server.models.log_names import ModelNames
 from server.process.draining_server import BACKLOG, DRAIN_MARGIN, DrainingServer
-from server.process.startup_report import StartupReport
+from server.process.service_manager import ServiceManager, passed_socket
+from server.process.startup_report import report_start
 from server.service import Service
 
 LOG = logging.getLogger("gander.server")
@@ -37,41 +39,59 @@ MMAP_BYTES = 2**20  # bodies of this size go back to the kernel as they are free
 ACCEPTED_AT_ONCE = 8  # connections accepted in one go
 
 
-def run(settings: ServerSettings, command: Sequence[str] = WORKER_COMMAND) -> int:
-    """Serve until a signal arrives, or until the model turns out not to be servable. Returns the exit status."""
+def run(
+    settings: ServerSettings,
+    models: Sequence[ServerSettings] = (),
+    command: Sequence[str] = WORKER_COMMAND,
+    sources: SettingSources | None = None,
+) -> int:
+    """Serve until a signal arrives, or until no model turns out to be servable. settings, models: as in
+    `create_service`. Returns the exit status. sources: where the settings are from, to be read again when that is asked
+    for."""
     logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(ModelNames())
     quieten()
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars, also the workers', would fill a log with spaces
     sys.setswitchinterval(SWITCH_SECONDS)
     settle_allocator(MMAP_BYTES)
-    return asyncio.run(_serve(settings, command))
+    return asyncio.run(_serve(settings, models, command, sources))
 
 
-async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
+async def _serve(
+    settings: ServerSettings,
+    models: Sequence[ServerSettings],
+    command: Sequence[str],
+    sources: SettingSources | None,
+) -> int:
     console = Console(stderr=True)
     try:
-        listener = _listen(settings)
+        listener = passed_socket(os.environ) or _listen(settings)
+        _send_at_once(listener)
     except OSError as error:
         where = escape(f"{settings.host} port {settings.port}")
         console.print(f"[red]Cannot listen on {where}:[/red] {error.strerror}", highlight=False, soft_wrap=True)
         return 1
+    host, port = listener.getsockname()[:2]
+    settings = settings.model_copy(update={"host": host, "port": port})  # which a passed socket has of its own
     try:
-        service = create_service(settings, command)
+        service = create_service(settings, command, models=models)
+        service.sources = sources
     except ConfigError as error:
         listener.close()
         console.print(f"[red]Stopped:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         return 1
     server = DrainingServer(http_config(service), service)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    report = StartupReport(console, service, f"http://{host}:{listener.getsockname()[1]}")
-    service.subscribe(report.show)
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    report_start(console, service.models.models, address)
+    service.subscribe(ServiceManager(os.environ).show)
     service.subscribe(server.stop_if_failed)
     service.subscribe(server.settle_if_ready)
     try:
         await server.serve(sockets=[listener])
     finally:
-        await service.client.close(0.0, leave_seconds=0.0)  # the lifespan's end has closed it, unless something broke
+        await service.close_workers(0.0, leave_seconds=0.0)  # the lifespan's end has closed it, unless something broke
     if server.is_failed:
         console.print(f"[red]Stopped:[/red] {escape(service.status.sentence)}", highlight=False, soft_wrap=True)
         return 1
@@ -105,14 +125,17 @@ def http_config(service: Service) -> uvicorn.Config:
     )
 
 
+def _send_at_once(listener: socket.socket) -> None:
+    """What it accepts inherits this, which asyncio sets only on sockets that it made itself. Without it a reply's last
+    piece waits until the client has acknowledged the one before, 40 ms where clients delay that."""
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
 def _listen(settings: ServerSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # What it accepts inherits this, which asyncio sets only on sockets that it made itself. Without it a reply's
-        # last piece waits until the client has acknowledged the one before, 40 ms where clients delay that.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind((settings.host, settings.port))
         listener.listen(BACKLOG)
     except OSError:

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Collection
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from decoding.config import BUNDLED_MODEL
-from decoding.errors import ConfigError, in_one_line
-from decoding.model.files.gguf_place import chosen, gguf_paths, small_files
+from decoding.errors import ConfigError
+from decoding.model.files.gguf_place import gguf_paths, small_files
+from decoding.model.files.hub_cache import HubName, choose_gguf, hub_name
+from server.library.hub import HubUnreachable, NotOnHub, ask_hub
 
 LOG = logging.getLogger("gander.model")
 PATHS = ("/", "./", "../", "~", ".\\")  # how a folder's name begins that cannot be meant for the hub
-HUB_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?", re.ASCII)
-HUB_SECONDS = 8.0
 OFFLINE = "HF_HUB_OFFLINE"  # the hub's own variable, which workers inherit
 CONFIG = "config.json"
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -53,8 +51,10 @@ def check_model(name: str, revision: str | None, has_tokenizer: bool = True, ggu
                     f"{name} is a file: a model is a folder with config.json, weights and tokenizer, a GGUF file, "
                     "or a hub name"
                 )
-        elif name.startswith(PATHS) or HUB_NAME.fullmatch(name) is None:
+        elif name.startswith(PATHS) or hub_name(name) is None:
             raise ConfigError(f"there is no folder {name}, and that is no name on the hub, such as org/model")
+        elif gguf_file is None and (gguf := gguf_paths(name, None, revision)):
+            small_files(gguf)
         else:
             _check_on_hub(name, revision, has_tokenizer, gguf_file)
     except OSError as error:
@@ -71,34 +71,24 @@ def _require_files(files: Collection[str], what: str, has_tokenizer: bool) -> No
 
 
 def _check_on_hub(name: str, revision: str | None, has_tokenizer: bool, gguf_file: str | None) -> None:
-    from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-
     no_folder = f"there is no folder {name}"
     try:
-        found: Any = HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
-    except GatedRepoError as error:
-        raise ConfigError(f"the model {name} is gated: ask for access on its page, and set HF_TOKEN") from error
-    except RepositoryNotFoundError as error:
-        sentence = "and the hub has no model of this name; a private one needs HF_TOKEN"
-        raise ConfigError(f"{no_folder}, {sentence}") from error
-    except RevisionNotFoundError as error:
-        raise ConfigError(f"the model {name} has no revision {revision} on the hub") from error
-    except Exception as error:  # the network and its libraries raise anything
-        reason = in_one_line(error)
+        found = ask_hub(name, revision)
+    except NotOnHub as error:
+        raise ConfigError(f"{no_folder}, and {error}") from error
+    except HubUnreachable as error:
+        from huggingface_hub import try_to_load_from_cache
+
         if not isinstance(try_to_load_from_cache(name, gguf_file or CONFIG, revision=revision), str):
-            sentence = f"and the hub cannot be reached to look for {name}: {reason.rstrip('.')}"
             advice = "give the path of a model's folder, or try again with a connection"
-            raise ConfigError(f"{no_folder}, {sentence}; {advice}") from error
-        LOG.warning("The hub cannot be reached (%s): %s is loaded from its cache.", reason, name)
+            raise ConfigError(f"{no_folder}, and {error}; {advice}") from error
+        LOG.warning("The hub cannot be reached (%s): %s is loaded from its cache.", error, name)
         os.environ[OFFLINE] = "1"
         return
     files, what = [each.rfilename for each in found.siblings or ()], f"the model {name} on the hub"
     if gguf_file is None:
-        suggested = chosen(files, what)
-        if suggested is not None:
-            advice = f"give it by --gguf-file {suggested}" if has_tokenizer else "download it, and give the file's path"
-            raise ConfigError(f"{what} is a GGUF file: {advice}")
+        if choose_gguf(files, HubName(name)):
+            raise ConfigError(f"{what} is a GGUF file: gander pull {name} brings it")
         _require_files(files, what, has_tokenizer)
     elif gguf_file not in files:
         shown = ", ".join(file for file in files if file.endswith(".gguf")) or "no GGUF file"

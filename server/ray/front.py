@@ -12,13 +12,12 @@ from collections.abc import AsyncGenerator, Callable
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
-from server.http.errors import MESSAGES_PATH, ApiError
+from server.http.errors import ApiError
 from server.http.sender import SESSION_HEADER
-from server.http.sse import DONE, event_frame, frame, while_connected
+from server.http.sse import EVENTS, LINES, last_event, while_connected
 from server.ray.http_call import HttpRequest, ReplyHead
 
-RESPONSES_PATH = "/v1/responses"
-STREAM = b"text/event-stream"
+STREAMS = (EVENTS.media_type.encode(), LINES.media_type.encode())
 ATTEMPTS = 2
 
 Pieces = AsyncGenerator[ReplyHead | bytes]
@@ -101,18 +100,11 @@ class _Reply:
         """End a stream with an error event in the path's format. A plain reply stays cut off, which its Content-Length
         tells the client."""
         assert self.head is not None
-        is_stream = any(name.lower() == b"content-type" and STREAM in value for name, value in self.head.headers)
+        is_stream = any(
+            name.lower() == b"content-type" and value.startswith(STREAMS) for name, value in self.head.headers
+        )
         if is_stream:
             await self._send(_body(last_event(error, path), has_more=False))
-
-
-def last_event(error: ApiError, path: str) -> bytes:
-    """The last bytes of a stream that broke, in the format of the path's streams."""
-    if path == MESSAGES_PATH:
-        return event_frame(error.message_body())
-    if path == RESPONSES_PATH:
-        return event_frame({"type": "error", "code": error.code, "message": error.message, "param": None})
-    return frame(error.body()) + DONE
 
 
 def _body(data: bytes, has_more: bool) -> Message:

@@ -19,16 +19,16 @@ from server.schemas.replies import PromptLogprobs, PromptProgress, SpeculationRe
 Prompt = str | list[int]  # text, or token ids
 
 
-def _read_prompts(value: Any) -> list[Prompt]:
-    """Turn one prompt or several, as text or token ids, into a list of prompts."""
+def read_prompts(value: Any, name: str = "prompt") -> list[Prompt]:
+    """Turn one prompt or several, as text or token ids, into a list of prompts. name: of the field."""
     expected = "a string, a list of strings, a list of token ids, or a list of lists of token ids"
-    wrong = refusal("invalid_type", f"prompt must be {expected}.")
+    wrong = refusal("invalid_type", f"{name} must be {expected}.")
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list):
         raise wrong
     if not value:
-        raise refusal("empty_prompt", "prompt is an empty list; it must have at least one token.")
+        raise refusal("empty_prompt", f"{name} is an empty list; it must have at least one token.")
     if all(type(item) is int for item in value):
         return [value]
     for item in value:
@@ -46,7 +46,7 @@ PROMPT_SCHEMA: dict[str, JsonValue] = {
         {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}, "minItems": 1},
     ]
 }
-Prompts = Annotated[list[Prompt], BeforeValidator(_read_prompts), WithJsonSchema(PROMPT_SCHEMA)]
+Prompts = Annotated[list[Prompt], BeforeValidator(read_prompts), WithJsonSchema(PROMPT_SCHEMA)]
 
 
 class CompletionRequest(GenerationRequest):

@@ -33,6 +33,9 @@ class AccessSettings(BaseModel):
         description="Names, separated by commas, to which the server answers beside localhost and the machine's own; "
         "* for all. By default it is all of them with API keys or on --host 0.0.0.0, else none",
     )
+    ollama_api: bool = Field(
+        default=True, description="Serve Ollama's API below /api/, beside OpenAI's and Anthropic's"
+    )
     cors_origins: str | None = Field(
         default=None, description="Web origins that may call this server, separated by commas; * for all"
     )

@@ -14,7 +14,7 @@ from decoding.config import BUNDLED_MODEL, Attention, Dtype, EngineConfig, KvDty
 from server.settings.memory import SMALLEST_CACHE, amount_of
 
 ENGINE = EngineConfig()  # the settings take their defaults from here
-ENGINE_OPTIONS = frozenset(option.name for option in fields(EngineConfig)) - {"place", "kept_slots"}
+ENGINE_OPTIONS = frozenset(option.name for option in fields(EngineConfig)) - {"place", "kept_slots", "models"}
 
 
 class EngineSettings(BaseModel):
@@ -28,12 +28,22 @@ class EngineSettings(BaseModel):
     trust_remote_code: bool = Field(
         default=ENGINE.trust_remote_code, description="Allow a model to bring its own Python code"
     )
+    keep_alive: float | None = Field(
+        default=None,
+        description="Seconds that the model stays loaded after its last request; 0: not at all, -1: until another "
+        "needs its room. By default -1, and 300 where a server has several models",
+    )
+    preload: bool | None = Field(
+        default=None,
+        description="Load the model when the server starts instead of at its first request; by default where it is the "
+        "only one",
+    )
     device: str = Field(default=ENGINE.device, description="auto, cpu, cuda or cuda:N")
     dtype: Dtype = Field(default=ENGINE.dtype, description="Number format of the weights")
     kv_dtype: KvDtype = Field(
         default=ENGINE.kv_dtype,
-        description="Number format of the cache's keys and values, on a CPU; auto: that of --dtype. bfloat16 takes "
-        "half the memory of float32, and with AVX512_BF16 half the time over long prompts",
+        description="Number format of the cache's keys and values, on a CPU: float32, bfloat16, float16, int8 (a scale "
+        "for each 32) or fp8; auto: that of --dtype. With AVX512_BF16 bfloat16 halves the time over long prompts",
     )
     weights: Weights = Field(
         default=ENGINE.weights,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
@@ -44,6 +46,11 @@ class RequestSettings(BaseModel):
         default=16 * 2**20,
         ge=0,
         description="Bytes of memory per API key for responses that later calls may continue; 0 keeps none",
+    )
+    pooling: Literal["auto", "mean", "last"] = Field(
+        default="auto",
+        description="What embeddings are made of: the mean of all tokens' hidden states, or the last token's; auto: "
+        "what the model's files say, else last",
     )
     chat_template: str | None = Field(default=None, description="File of a chat template that replaces the model's own")
     trust_request_chat_template: bool = Field(

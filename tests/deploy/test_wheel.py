@@ -98,10 +98,10 @@ def test_configurations_dashboards_and_their_docs_are_in_the_wheel(wheel: Path) 
     start = re.compile(r"gander-[^/]+\.data/data/share/gander/")
     names = {start.sub("", name) for name in zipfile.ZipFile(wheel).namelist() if start.match(name)}
     docs = {name for name in files_below(ROOT / "docs") if not name.endswith(".json")}
-    deploy = files_below(ROOT / "deploy" / "prometheus") | files_below(ROOT / "deploy" / "grafana")
+    deploy = set().union(*(files_below(ROOT / "deploy" / each) for each in ("prometheus", "grafana", "systemd")))
     deploy = {name.removeprefix("deploy/") for name in deploy if not name.endswith(".py")}
     assert "docs/deployment.md" in docs
-    assert names == docs | deploy
+    assert names == docs | deploy | {"gander.toml"}
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,9 +181,9 @@ def test_closing_the_stream_aborts(real: RunningServer) -> None:
     arguments: dict[str, Any] = {"model": real.model, "messages": MESSAGES, "max_tokens": 1500}
     stream = real.client().chat.completions.create(**arguments, stream=True, extra_body={"ignore_eos": True})
     next(iter(stream))
-    assert real.service.client.num_open == 1
+    assert real.served.client.num_open == 1
     stream.close()
-    wait_until(lambda: real.service.client.num_open == 0)
+    wait_until(lambda: real.served.client.num_open == 0)
     wait_until(lambda: real.metric("gander_running") == 0)
 
 
@@ -200,24 +199,6 @@ def test_the_raw_bytes_of_a_chat_stream(real: RunningServer) -> None:
     assert len({(chunk["id"], chunk["created"], chunk["object"]) for chunk in chunks}) == 1
 
 
-@pytest.fixture(scope="module")
-def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the Node client installed as tests/server/node/package.json pins it."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node and npm are not installed")
-    folder = tmp_path_factory.mktemp("node")
-    for name in ("package.json", "client.mjs"):
-        shutil.copy(NODE_FOLDER / name, folder / name)
-    command = ["npm", "install", "--no-audit", "--no-fund", "--silent"]
-    try:
-        installed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip("npm could not reach a registry in time")
-    if installed.returncode:
-        pytest.skip(f"npm cannot install the client here: {installed.stderr.strip()[-200:]}")
-    return folder
-
-
 @pytest.mark.slow
 def test_the_node_client_reads_the_same(real: RunningServer, node_modules: Path) -> None:
     command = ["node", "client.mjs", f"{real.url}/v1", real.model]
@@ -231,4 +212,4 @@ def test_the_node_client_reads_the_same(real: RunningServer, node_modules: Path)
         assert told[name]["plain"]["text"]
     assert told["chat"]["plain"]["text"] == told["response"]["plain"]["text"]
     assert told["error"] == {"status": 400, "code": "invalid_value", "param": "temperature", "has_request_id": True}
-    wait_until(lambda: real.service.client.num_open == 0)
+    wait_until(lambda: real.served.client.num_open == 0)

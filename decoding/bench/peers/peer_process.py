@@ -31,13 +31,13 @@ class PeerMissing(PeerFailed):
 
 class PeerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """model, draft_model: Hugging Face folders, or GGUF files where the dtype is "gguf". dtype: float32, bfloat16,
-    int8, or "gguf", which is as the file has its weights. max_len: tokens of prompt and reply. cache: a folder for
-    converted models."""
+    int8, or "gguf", which is as the file has its weights. threads: None lets ours choose. max_len: tokens of prompt and
+    reply. cache: a folder for converted models."""
 
     model: str
     draft_model: str | None
     dtype: str
-    threads: int
+    threads: int | None
     max_len: int
     cache: str
 

@@ -125,7 +125,7 @@ class BlockModel(LoadedHead):
             self._fused = None
 
     def _run(self, blocks: Sequence[Block], store: KvStore, rows_R: NDArray[np.int64]) -> torch.Tensor:
-        use_threads(self.threads.count)
+        use_threads(self._followed.chosen)
         num_rows = sum(len(block.ids) for block in blocks)
         with torch.inference_mode():
             found_1RV = None

@@ -49,7 +49,7 @@ class HeadModel(LoadedHead):
 
     def run(self, batch: StepBatch, hidden_ME: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the rows `batch.logit_rows_R` what goes on to the next depth, [R, E], and float32 logits, [R, W]."""
-        use_threads(self.threads.count)
+        use_threads(self._followed.chosen)
         with torch.inference_mode():
             if self._fused is not None and batch.num_tokens <= self._fused.few_rows:
                 hidden_RE, logits_RW = self._fused.run(batch, hidden_ME, self._backend.prepare(batch))

@@ -50,7 +50,8 @@ class LoadedHead:
         self.num_logits = config.draft_vocab_size
         self.mixtures = None  # an MTP head's experts run one by one
         self.state_bytes = 0  # and its layer carries nothing from token to token
-        self.threads = ThreadChoice([target.threads.chosen], target.threads.chosen)
+        self.threads = ThreadChoice([target.threads.chosen], target.threads.chosen)  # it chooses none: it follows
+        self._followed = target.threads
         self.width = config.width
         self.target_ids = head.target_ids.to("cpu", torch.int32).numpy()
         self.num_parameters = _num_own_weights(head)
@@ -84,7 +85,7 @@ class LoadedHead:
 
     def fuse(self, features_KF: torch.Tensor) -> torch.Tensor:
         """[K, E]: what the head reads of such rows."""
-        use_threads(self.threads.count)
+        use_threads(self._followed.chosen)
         with torch.inference_mode():
             return self._network.fuse(self._padded(features_KF)[None])[0, : len(features_KF)]
 

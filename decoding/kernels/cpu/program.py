@@ -1,10 +1,7 @@
-# ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
-"""Compiled functions on all of torch's threads at once: one alone, or several as one program.
+"""Compiled functions on all threads of a `Team`: one alone, or several as one program.
 
-A second pool of threads would compete with torch's threads for the cores. So functions run on the OpenMP threads that
-torch started for the calling thread, through GOMP_parallel, the entry that compilers emit for a parallel region. In a
-program threads wait for each other only where a phase ends. Knows nothing of the work.
-Invariant: a call returns when every thread has returned, and a phase begins when every thread has left the one before.
+In a program threads wait for each other only where a phase ends. Knows nothing of the work.
+Invariant: a call returns when its pieces are done, and a phase begins when all pieces of the one before are.
 """
 
 from __future__ import annotations
@@ -13,17 +10,16 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import llvmlite.binding  # type: ignore[import-untyped]
 import numba as nb
 import numpy as np
 import torch
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from decoding.kernels.cpu.team import team
 
 SHARE = types.void(types.CPointer(types.int64))  # takes the address of a call's fields, which all threads share
 
@@ -33,23 +29,6 @@ def compiled(share: Callable[[Any], None]) -> Any:
     """Compile a module's function for threads to run; numba caches it."""
     llvmlite.binding.initialize_native_asmparser()  # some kernels hold inline assembly
     return nb.cfunc(SHARE, cache=True)(share)
-
-
-class Team:
-    """Runs one function. The int64 fields of a call say what it has to do."""
-
-    def __init__(self, share: Callable[[Any], None]) -> None:
-        self._kept = compiled(share)
-        self._address = self._kept.address
-        self._alone = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._address)
-        self._together = _parallel_region()
-
-    def run(self, fields: int, num_threads: int) -> None:
-        """Have every thread run the function once, without Python's GIL. fields: the address of the call's fields."""
-        if num_threads > 1 and self._together is not None:
-            self._together(self._address, fields, num_threads, 0)
-        else:
-            self._alone(fields)
 
 
 @contextmanager
@@ -63,36 +42,33 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
-@cache
-def barrier_address() -> int:
-    """The address of the function in which the threads of a call wait for each other; 0 if calls never have several."""
-    library = _openmp()
-    return 0 if library is None else ctypes.cast(library.GOMP_barrier, ctypes.c_void_p).value or 0
+def words_of(phases: Sequence[Sequence[tuple[int, int]]]) -> NDArray[np.int64]:
+    """A program as `Team` runs it: the number of phases; the place of each phase's first call, and where the last ends;
+    then the calls, each the addresses of a function and of its fields."""
+    ends = np.cumsum([0, *(2 * len(phase) for phase in phases)]) + 2 + len(phases)
+    return np.array([len(phases), *ends, *(number for phase in phases for call in phase for number in call)], np.int64)
 
 
-@cache
-def _parallel_region() -> Any:
-    library = _openmp()
-    if library is None:
-        return None
-    region = library.GOMP_parallel
-    region.argtypes, region.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
-    return region
+class Kernel:
+    """Runs one function. The int64 fields of a call say what it has to do."""
 
+    def __init__(self, share: Callable[[Any], None]) -> None:
+        self._kept = compiled(share)
+        self._address = self._kept.address
+        self._alone = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._address)
 
-@cache
-def _openmp() -> ctypes.CDLL | None:
-    """The OpenMP library that torch runs on; None if torch uses other threads."""
-    try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))  # and its dependencies
-        return library if library.GOMP_parallel and library.GOMP_barrier else None
-    except (OSError, AttributeError):
-        return None
+    def run(self, fields: int, num_threads: int) -> None:
+        """Have up to so many threads run the function, without Python's GIL. fields: the address of the call's
+        fields."""
+        if num_threads == 1:
+            self._alone(fields)
+            return
+        words = np.array([1, 3, 5, self._address, fields])
+        team().run(words.ctypes.data, num_threads)
 
 
 SOURCE, TARGET, NUM_ROWS, COUNTER = range(4)  # the first fields of every call
 MOST_ROWS = 512  # the most tokens of a forward that runs as one program: trees of many requests, part of a prompt
-NUM_STEPS = 0  # the first of the program's own fields; then for each step the addresses of a function and of its fields
 
 
 class Call(NamedTuple):
@@ -135,14 +111,10 @@ class Program:
         for row, call in zip(self._blank, self._calls, strict=True):
             row[: len(call.fields)] = call.fields
         self._fields = self._blank.copy()
-        steps: list[tuple[int, int]] = []
-        for phase in phases:
-            if steps and barrier_address():
-                steps.append((barrier_address(), 0))
-            steps += [(compiled(call.share).address, self.fields_of(call).ctypes.data) for call in phase]
-        self._steps: NDArray[np.int64] = np.array([len(steps), *(number for step in steps for number in step)])
-        self._address: int = self._steps.ctypes.data
-        self._team = Team(run_steps)
+        self._words = words_of(
+            [[(compiled(call.share).address, self.fields_of(call).ctypes.data) for call in phase] for phase in phases]
+        )
+        self._address: int = self._words.ctypes.data
 
     def fields_of(self, call: Call) -> NDArray[np.int64]:
         """The fields of one call, for writing between `begin` and `run`."""
@@ -160,28 +132,4 @@ class Program:
         np.multiply(self._rows, num_rows, out=self._fields[:, NUM_ROWS])
 
     def run(self, num_threads: int) -> None:
-        self._team.run(self._address, num_threads)
-
-
-@intrinsic
-def call_at(_context: Any, function: Any, argument: Any) -> Any:
-    """Call the function at an address."""
-
-    def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)])
-        builder.call(builder.inttoptr(values[0], kind.as_pointer()), [values[1]])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@nb.njit(cache=True)
-def _run_steps(num_steps: int, steps: Any) -> None:
-    for step in range(num_steps):
-        call_at(steps[1 + 2 * step], steps[2 + 2 * step])
-
-
-def run_steps(fields: Any) -> None:
-    """One thread's share of a program. fields: address of the program's own fields."""
-    num_steps = fields[NUM_STEPS]
-    _run_steps(num_steps, nb.carray(fields, 1 + 2 * num_steps))
+        team().run(self._address, num_threads)

@@ -23,6 +23,7 @@ from decoding.errors import ConfigError
 from decoding.weights.kinds import KINDS, Kind, numbered
 
 MAGIC = b"GGUF"
+SUFFIX = ".gguf"
 VERSIONS = (2, 3)
 ALIGNMENT, MOST_ALIGNMENT = 32, 2**16  # bytes; the default, and the largest that is believed
 MOST_DIMENSIONS = 4
@@ -135,6 +136,17 @@ def read_gguf(paths: Sequence[Path]) -> GgufFile:
     header_hash = hashlib.sha256("".join(part.header_hash for part in parts).encode()).hexdigest()
     maps = tuple(each for part in parts for each in part.maps)
     return GgufFile(tuple(paths), first.metadata, tensors, header_hash, maps)
+
+
+def part_names(name: str) -> tuple[str, ...]:
+    """The names of all parts of a split file; of another one its own."""
+    split = SPLIT_NAME.fullmatch(name)
+    if split is None:
+        return (name,)
+    count = int(split[3])
+    if not 1 <= int(split[2]) <= count:
+        raise ConfigError(f"{name} is named as part {int(split[2])} of {count}")
+    return tuple(f"{split[1]}-{number:05}-of-{split[3]}{SUFFIX}" for number in range(1, count + 1))
 
 
 def text_of(metadata: Mapping[str, Any], key: str) -> str:

@@ -22,12 +22,12 @@ from pathlib import Path
 from decoding.errors import ConfigError, listed
 from decoding.kernels.cache import base_folder
 from decoding.model.files.gguf_config import config_of, token_ids
-from decoding.model.files.gguf_file import MAGIC, SPLIT_NAME, read_gguf
+from decoding.model.files.gguf_file import MAGIC, SUFFIX, part_names, read_gguf
 from decoding.model.files.gguf_tokenizer import tokenizer_config, tokenizer_text
+from decoding.model.files.hub_cache import cached_gguf, hub_name
 
 logger = logging.getLogger(__name__)
 
-SUFFIX = ".gguf"
 FORMAT = 2  # of the folder; another one is made where this file makes others
 FOLDER_NAME = re.compile(r"gguf-[0-9a-f]{16}(\.\w+\.part)?")
 NUM_KEPT = 8  # the folders used last stay
@@ -46,10 +46,18 @@ def gguf_paths(model: str, gguf_file: str | None, revision: str | None) -> tuple
         name = gguf_file or chosen([each.name for each in path.iterdir()], f"the folder {model}")
         return () if name is None else _parts(path / name)
     if gguf_file is None:
-        return ()
+        return _in_cache(model, revision)
     from huggingface_hub import hf_hub_download
 
     return tuple(Path(hf_hub_download(model, name, revision=revision)) for name in part_names(gguf_file))
+
+
+def _in_cache(model: str, revision: str | None) -> tuple[Path, ...]:
+    name = hub_name(model)
+    paths = () if name is None else cached_gguf(name, revision)
+    if not paths and name is not None and name.quantization is not None:
+        raise ConfigError(f"{name} is not in the hub's cache: gander pull {name} brings it")
+    return paths
 
 
 def _begins_as_gguf(path: Path) -> bool:
@@ -69,17 +77,6 @@ def chosen(names: Sequence[str], what: str) -> str | None:
             f"{what} has several GGUF files: choose one with --gguf-file, or by its path: {listed(firsts, NAMED)}"
         )
     return (firsts or files)[0]
-
-
-def part_names(name: str) -> tuple[str, ...]:
-    """The names of all parts of a split file; of another one its own."""
-    split = SPLIT_NAME.fullmatch(name)
-    if split is None:
-        return (name,)
-    count = int(split[3])
-    if not 1 <= int(split[2]) <= count:
-        raise ConfigError(f"{name} is named as part {int(split[2])} of {count}")
-    return tuple(f"{split[1]}-{number:05}-of-{split[3]}{SUFFIX}" for number in range(1, count + 1))
 
 
 def _parts(path: Path) -> tuple[Path, ...]:

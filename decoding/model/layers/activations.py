@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.activations import SiLUActivation
 
-from decoding.kernels.cpu.program import Call, Team
+from decoding.kernels.cpu.program import Call, Kernel
 from decoding.kernels.cpu.rows import NUM_FIELDS, gate_floats, gate_halves
 from decoding.model.replacing.replacer import Replacements, Rule
 
@@ -29,14 +29,14 @@ class FusedSilu(nn.Module):
         super().__init__()
         self.dtype = dtype
         self._share = gate_halves if dtype == torch.bfloat16 else gate_floats
-        self._team = Team(self._share)
+        self._kernel = Kernel(self._share)
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:  # skips nn.Module's hooks, which would double the cost
         values = values.contiguous()
         result, width = torch.empty_like(values), values.shape[-1]
         count = values.numel()
         fields = Fields(values.data_ptr(), result.data_ptr(), count // width, 0, width)
-        self._team.run(ctypes.addressof(fields), torch.get_num_threads() if count > ALONE_NUMBERS else 1)
+        self._kernel.run(ctypes.addressof(fields), torch.get_num_threads() if count > ALONE_NUMBERS else 1)
         return result
 
     def call(self, source: int, other: int, target: int, width: int) -> Call:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from decoding.errors import PartRefused
-from decoding.kernels.cpu.program import Call, Team
+from decoding.kernels.cpu.program import Call, Kernel
 from decoding.kernels.cpu.rows import NUM_FIELDS, normalise_floats, normalise_halves
 from decoding.model.replacing.replacer import Calls, Place, Rule
 
@@ -44,14 +44,14 @@ class FusedRmsNorm(nn.Module):
         self.width = weight_E.numel()
         self._constants = (self._scale.ctypes.data, int(np.float32(eps).view(np.uint32)), int(rounds_first))
         self._share = normalise_halves if weight_E.dtype == torch.bfloat16 else normalise_floats
-        self._team = Team(self._share)
+        self._kernel = Kernel(self._share)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:  # skips nn.Module's hooks, which would double the cost
         hidden = hidden.contiguous()
         result = torch.empty_like(hidden)
         num_rows, num_threads = hidden.numel() // self.width, torch.get_num_threads()
         fields = Fields(hidden.data_ptr(), result.data_ptr(), num_rows, 0, self.width, 0, 0, *self._constants)
-        self._team.run(ctypes.addressof(fields), num_threads if hidden.numel() > ALONE_NUMBERS else 1)
+        self._kernel.run(ctypes.addressof(fields), num_threads if hidden.numel() > ALONE_NUMBERS else 1)
         return result
 
     def call(self, source: int, target: int, rows: int = 1, step: int = 0) -> Call:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from decoding.cache.batch import StepBatch
 from decoding.cache.state_pool import State
 from decoding.kernels.cpu.lanes import LANES
-from decoding.kernels.cpu.program import Team
+from decoding.kernels.cpu.program import Kernel
 from decoding.kernels.cpu.states.order import ROW, Walk, inputs_of, lay_walk
 from decoding.kernels.cpu.states.walk import (
     COUNTER,
@@ -132,7 +132,7 @@ class CompiledWalk:
     """As `ReferenceWalk`."""
 
     def __init__(self) -> None:
-        self._team = Team(walk_share)
+        self._kernel = Kernel(walk_share)
         self._scratch = torch.empty(0)
 
     def run(self, jobs: Sequence[Job], walk: Walk, num_scratch: int = 0) -> list[torch.Tensor]:
@@ -168,7 +168,7 @@ class CompiledWalk:
         fields[NUM_JOBS], fields[JOBS] = len(jobs), table.ctypes.data
         fields[WALK], fields[WALK_LEN] = walk.ctypes.data, len(walk)
         fields[SCRATCH], fields[ROOM_FLOATS] = scratch.data_ptr(), most_floats
-        self._team.run(fields.ctypes.data, num_threads)
+        self._kernel.run(fields.ctypes.data, num_threads)
         return outs
 
     def _room(self, num_threads: int, num_floats: int) -> torch.Tensor:

@@ -21,8 +21,9 @@ from decoding.kernels.cpu.products.panels import (
     multiply_floats,
     multiply_halves,
 )
-from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
-from decoding.kernels.processor import multiplies_halves
+from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Kernel, Rooms
+from decoding.kernels.processor import multiplies_halves as multiplies_pairs
+from decoding.kernels.processor import widens_halves
 from decoding.weights.numbers.numbers import Numbers, address_of, padded_bias
 
 # Shape suffixes: M rows, I input width, O output width; P panels, S steps.
@@ -68,7 +69,7 @@ class FloatPanels(Numbers):
         )
         self._share = multiply_halves if dtype == torch.bfloat16 else multiply_floats
         self.form = FloatPanels, shape, self._share
-        self._team = Team(self._share)
+        self._kernel = Kernel(self._share)
 
     @classmethod
     def of(cls, floats: Numbers, bias_O: torch.Tensor | None, dtype: torch.dtype, _device: torch.device) -> FloatPanels:
@@ -83,11 +84,17 @@ class FloatPanels(Numbers):
         output = torch.empty(*input.shape[:-1], num_outputs, dtype=self.dtype)
         num_rows = output.numel() // num_outputs
         fields = Fields(input.data_ptr(), output.data_ptr(), num_rows, 0, *self._constants)
-        self._team.run(ctypes.addressof(fields), 1 if self._is_small else torch.get_num_threads())
+        self._kernel.run(ctypes.addressof(fields), 1 if self._is_small else torch.get_num_threads())
         return output
 
     def call(self, source: int, target: int, _rooms: Rooms) -> Call:
         return Call(self._share, (source, target, 0, 0, *self._constants))
+
+
+def has_panels(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this processor multiplies panels of `dtype`."""
+    is_known = dtype == torch.float32 or (dtype == torch.bfloat16 and widens_halves())
+    return device.type == "cpu" and is_known
 
 
 def panels_a_claim(num_panels: int, panel_bytes: int) -> int:
@@ -113,7 +120,7 @@ def fitting_panels(
 
 def _can_read(packed: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype) -> bool:
     """Whether the tensor is large enough for panels of the weight, so that no address outside it is read."""
-    if dtype == torch.bfloat16 and not multiplies_halves():
+    if dtype == torch.bfloat16 and not multiplies_pairs():
         return False
     num_steps, rest = divmod(shape[1] * dtype.itemsize, STEP_BYTES)
     num_bytes, num_panels = torch.ops.mkldnn._nbytes(packed), -(-shape[0] // PANEL)

@@ -21,7 +21,7 @@ from decoding.kernels.cpu.products.int8 import (
     round_rows,
 )
 from decoding.kernels.cpu.products.panels import PANEL, STEP_BYTES
-from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
+from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Kernel, Rooms
 from decoding.weights.numbers.float_panels import ALONE_BYTES, panels_a_claim
 from decoding.weights.numbers.numbers import Numbers, address_of, padded_bias
 
@@ -67,7 +67,7 @@ class Int8Panels(Numbers):
             TARGET: num_outputs * self.dtype.itemsize,
             ROW_SCALES: SCALE_BYTES,
         }
-        self._team, self._rounding = Team(self._share), Team(round_rows)
+        self._kernel, self._rounding = Kernel(self._share), Kernel(round_rows)
 
     @classmethod
     def of(cls, floats: Numbers, bias_O: torch.Tensor | None, dtype: torch.dtype, _device: torch.device) -> Int8Panels:
@@ -84,7 +84,7 @@ class Int8Panels(Numbers):
         self._rounding.run(ctypes.addressof(rounding), num_threads if integers_MI.numel() > ALONE_BYTES else 1)
         rows = (integers_MI.data_ptr(), output.data_ptr(), num_rows, 0)
         fields = Fields(*rows, scales_M.data_ptr(), *self._constants)
-        self._team.run(ctypes.addressof(fields), 1 if self._is_small else num_threads)
+        self._kernel.run(ctypes.addressof(fields), 1 if self._is_small else num_threads)
         return output
 
     def ready(self, source: int, rooms: Rooms) -> list[Call]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from decoding.core.stats import RequestStats
 from server.engine_client.replies import PromptRun
@@ -19,7 +19,7 @@ from server.generation.report import speculation_report
 from server.generation.trace import trace
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError
-from server.http.sse import DONE, frame
+from server.http.sse import DONE, EVENTS, StreamForm, frame
 from server.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning, said
 from server.schemas.chat import (
     AssistantDelta,
@@ -36,6 +36,7 @@ from server.schemas.chat import (
 
 @dataclass(slots=True)
 class ChatSerializer:
+    form: ClassVar[StreamForm] = EVENTS
     call: GenerationCall
     body: ChatRequest
     _begun: set[int] = field(default_factory=set)  # choices whose role was sent

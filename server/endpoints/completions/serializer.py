@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from decoding.core.stats import RequestStats
 from decoding.core.token_logprobs import TokenLogprobs
@@ -16,13 +17,14 @@ from server.generation.report import speculation_report
 from server.generation.trace import trace
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError
-from server.http.sse import DONE, frame
+from server.http.sse import DONE, EVENTS, StreamForm, frame
 from server.parsing.parts import said
 from server.schemas.completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionSerializer:
+    form: ClassVar[StreamForm] = EVENTS
     call: GenerationCall
     body: CompletionRequest
     _begun: set[int] = field(default_factory=set)  # choices whose prompt's ids were sent

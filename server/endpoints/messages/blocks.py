@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from pydantic_core import from_json, to_json
 
 from server.endpoints.thoughts import signature_of
+from server.parsing.json_text import object_json
 from server.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from server.schemas.anthropic_replies import MessageEvent, ReplyBlock
 
@@ -68,7 +68,7 @@ class MessageBlocks:
             self._omitted = ""
             yield self._delta("signature_delta", signature=block["signature"])
         elif block["type"] == "tool_use":
-            block["input"] = _object(self._arguments)
+            block["input"] = msgspec.Raw(object_json(self._arguments))
         yield {"type": "content_block_stop", "index": len(self.content) - 1}
         self._open = None
 
@@ -80,12 +80,3 @@ class MessageBlocks:
 
     def _delta(self, kind: str, **fields: Any) -> MessageEvent:
         return {"type": "content_block_delta", "index": len(self.content) - 1, "delta": {"type": kind, **fields}}
-
-
-def _object(arguments: str) -> msgspec.Raw:
-    """The JSON object that `arguments` spells. Where the call was cut off, the part of it that is complete."""
-    try:
-        value = from_json(arguments, allow_partial=True)
-    except ValueError:
-        value = None
-    return msgspec.Raw(to_json(value if isinstance(value, dict) else {}))

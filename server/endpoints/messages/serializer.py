@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from server.endpoints.messages.blocks import MessageBlocks
 from server.generation.call import GenerationCall
@@ -12,7 +13,7 @@ from server.generation.events import FoldedChoice, Prompts
 from server.generation.report import speculation_report
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError
-from server.http.sse import event_frame
+from server.http.sse import EVENTS, StreamForm, event_frame
 from server.schemas.anthropic import MessageRequest
 from server.schemas.anthropic_replies import MessageEvent, MessageReply, MessageUsage, ReplyBlock, StopReason
 from server.schemas.replies import Usage
@@ -22,6 +23,7 @@ PING = event_frame({"type": "ping"})
 
 @dataclass(slots=True)
 class MessageSerializer:
+    form: ClassVar[StreamForm] = EVENTS
     call: GenerationCall
     body: MessageRequest
     has_cache: bool  # whether the server keeps prefixes of prompts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from decoding.core.stats import RequestStats
 from server.endpoints.responses.items import ResponseItems
@@ -16,7 +16,7 @@ from server.generation.logprobs import TokenNames, said_logprobs
 from server.generation.report import speculation_report
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError
-from server.http.sse import event_frame
+from server.http.sse import EVENTS, StreamForm, event_frame
 from server.parsing.parts import Content
 from server.schemas.chat import TokenLogprob
 from server.schemas.response_replies import Response, ResponseEvent, ResponseUsage
@@ -27,6 +27,7 @@ from server.schemas.tools import ToolChoice
 
 @dataclass(slots=True)
 class ResponseSerializer:
+    form: ClassVar[StreamForm] = EVENTS
     call: GenerationCall
     body: ResponseRequest
     is_kept: bool

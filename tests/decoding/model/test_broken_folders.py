@@ -99,6 +99,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
     ),
     "less than no context": (field(max_position_embeddings=-5), r"config.json: max_position_embeddings is -5"),
     "a context of no number": (field(max_position_embeddings=10**30), r"config.json: max_position_embeddings is 10+;"),
+    "an encoder": (
+        field(model_type="bert", architectures=["BertModel"]),
+        r"config.json: a model of type 'bert' is an encoder, each of whose tokens sees the whole text",
+    ),
     "a billion layers": (field(num_hidden_layers=10**9), r"config.json asks for more than \d+ tensors, and its files"),
     "a list for each of a billion layers": (
         field(model_type="qwen2", num_hidden_layers=10**9, architectures=None),

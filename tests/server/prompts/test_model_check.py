@@ -137,8 +137,8 @@ def ask(address: str, cache: Path) -> tuple[str, str]:
     ("status", "code", "files", "said"),
     [
         (200, "", list(WHOLE), "None\n"),
-        (200, "", ["a.gguf"], "the model org/name on the hub is a GGUF file: give it by --gguf-file a.gguf"),
-        (200, "", ["a.gguf", "b.gguf"], "the model org/name on the hub has several GGUF files: choose one"),
+        (200, "", ["a.gguf"], "the model org/name on the hub is a GGUF file: gander pull org/name brings it"),
+        (200, "", ["a.gguf", "b.gguf"], "org/name has several quantisations: choose one, as org/name:NAME, of a, b"),
         (404, "RepoNotFound", [], "there is no folder org/name, and the hub has no model of this name"),
         (403, "GatedRepo", [], "the model org/name is gated: ask for access"),
         (404, "RevisionNotFound", [], "the model org/name has no revision"),

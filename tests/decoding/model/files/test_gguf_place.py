@@ -13,8 +13,8 @@ import torch
 from tokenizers import Tokenizer
 
 from decoding.errors import ConfigError
-from decoding.model.files.gguf_file import read_gguf
-from decoding.model.files.gguf_place import gguf_paths, part_names, small_files
+from decoding.model.files.gguf_file import part_names, read_gguf
+from decoding.model.files.gguf_place import gguf_paths, small_files
 from decoding.model.loading import load_gguf
 from decoding.weights.matrix import Target
 from tests.gguf_files import CHAT_TEMPLATE, VOCAB_SIZE, write_gguf

@@ -1,0 +1,103 @@
+"""Names of models on the hub, and what the hub's cache has of them: org/model, or org/model:Q4_K_M for one GGUF file.
+
+Asks no network. A name without a quantisation means the repository's safetensors, or else its only GGUF file, or that
+of `USUAL`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from decoding.errors import ConfigError, listed
+from decoding.model.files.gguf_file import SUFFIX, part_names
+
+USUAL = "Q4_K_M"  # where none is asked for, as others have it
+NAME = re.compile(r"(?P<repo>[\w.-]{1,96}(/[\w.-]{1,96})?)(:(?P<quantization>[\w.-]{1,96}))?", re.ASCII)
+QUANTIZATION = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q|TQ|MXFP)\d\w*|BF16|F16|FP16|F32|FP32)$", re.IGNORECASE)
+PART = re.compile(r"-\d{5}-of-\d{5}$")
+PROJECTOR = "mmproj"  # of a file for images, which are not served
+NAMED = 30  # quantisations that a sentence names
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """quantization: as the names of files have it, in capitals; None: not asked for."""
+
+    repo: str
+    quantization: str | None = None
+
+    def __str__(self) -> str:
+        return self.repo if self.quantization is None else f"{self.repo}:{self.quantization}"
+
+
+def hub_name(text: str) -> HubName | None:
+    """The name that a text is; None where it cannot be one."""
+    found = NAME.fullmatch(text)
+    if found is None:
+        return None
+    quantization = found["quantization"]
+    return HubName(found["repo"], None if quantization is None else quantization.upper())
+
+
+def quantization_of(file: str) -> str:
+    """Which quantisation a GGUF file has by its name, in capitals; the name itself where it says none."""
+    stem = PART.sub("", file.removesuffix(SUFFIX))
+    found = QUANTIZATION.search(stem)
+    return stem if found is None else found[1].upper()
+
+
+def gguf_files(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The GGUF files among these by quantisation, each with all its parts, of which some may be missing. Where models
+    of several names have one quantisation they have their own names; of a file that is there whole and split the whole
+    one is meant."""
+    firsts = {
+        part_names(file)[0] for file in files if file.endswith(SUFFIX) and PROJECTOR not in file.rpartition("/")[2]
+    }
+    by_stem = {PART.sub("", first.removesuffix(SUFFIX)): first for first in sorted(firsts, key=len, reverse=True)}
+    kinds = Counter(quantization_of(stem) for stem in by_stem)
+    names = {stem: kind if kinds[kind := quantization_of(stem)] == 1 else stem for stem in by_stem}
+    return {names[stem]: part_names(by_stem[stem]) for stem in sorted(by_stem)}
+
+
+def choose_gguf(files: Sequence[str], name: HubName) -> tuple[str, ...]:
+    """The GGUF file of a repository with these files that the name means, with all its parts; empty where it means
+    others. Raises ConfigError, which lists the quantisations, where it has none like that or several."""
+    found = gguf_files(files)
+    listing = listed(found.keys(), NAMED) or "no GGUF file"
+    if name.quantization is not None:
+        wanted = {each.upper(): each for each in found}.get(name.quantization)
+        if wanted is None:
+            raise ConfigError(f"{name.repo} has no quantisation {name.quantization}: it has {listing}")
+        return found[wanted]
+    if not found or ("config.json" in files and any(file.endswith(".safetensors") for file in files)):
+        return ()
+    if len(found) > 1 and USUAL not in found:
+        raise ConfigError(f"{name.repo} has several quantisations: choose one, as {name.repo}:NAME, of {listing}")
+    return found.get(USUAL) or next(iter(found.values()))
+
+
+def cached_snapshot(repo: str, revision: str | None) -> Path | None:
+    """The folder with what the cache has of a repository at a branch, tag or commit; None where it has nothing."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = Path(HF_HUB_CACHE, f"models--{repo.replace('/', '--')}")
+    reference = folder / "refs" / (revision or "main")
+    commit = reference.read_text().strip() if reference.is_file() else revision or ""
+    snapshot = folder / "snapshots" / commit
+    return snapshot if commit and snapshot.is_dir() else None
+
+
+def cached_gguf(name: HubName, revision: str | None) -> tuple[Path, ...]:
+    """The GGUF file that the name means with all its parts, as far as the cache has it whole; else empty."""
+    snapshot = cached_snapshot(name.repo, revision)
+    if snapshot is None:
+        return ()
+    files = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
+    if name.quantization is not None and name.quantization not in {each.upper() for each in gguf_files(files)}:
+        return ()
+    paths = tuple(snapshot / each for each in choose_gguf(files, name))
+    return paths if all(path.is_file() for path in paths) else ()

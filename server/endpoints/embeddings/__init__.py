@@ -1,0 +1,1 @@
+"""POST /v1/embeddings: its route, and how inputs become vectors."""

@@ -1,0 +1,1 @@
+"""The wire models of Ollama's API, by its public documentation."""
