@@ -56,7 +56,7 @@ def unpack_rows(rows_C: torch.Tensor, width: int) -> torch.Tensor:
 
 def _pack_codes(rows_W: torch.Tensor) -> torch.Tensor:
     width = rows_W.shape[-1]
-    rows_GN = torch.nn.functional.pad(rows_W, (0, -width % SCALED)).unflatten(-1, (-1, SCALED))
+    rows_GN = torch.nn.functional.pad(rows_W, (0, -width % SCALED)).reshape(*rows_W.shape[:-1], -1, SCALED)
     largest_G = rows_GN.abs().amax(-1)
     bits_G = ((largest_G / MOST_CODE).view(torch.int32) + 0xFFFF) >> 16  # bfloat16, rounded up
     bits_G = torch.where(largest_G < torch.inf, bits_G, NO_NUMBER)
