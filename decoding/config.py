@@ -46,6 +46,7 @@ class EngineConfig:
     workers: the processes that serve this model on this machine; this one is number `place`. Each has its own GPU; on a
     CPU they share the cores and the cache's memory; they always share the memory of sessions. kept_slots: the room that
     an earlier process of this place had, which this one takes again if that much memory is free.
+    models: that may be loaded on this machine at a time, which share the memory that a cache takes by default.
     tensor_parallel_size: the processes among which the layers of one copy of the model are divided, each on a device of
     its own or on a share of the CPU.
     draft_model: a hub name or folder, "none", "auto" or "mtp". "auto" takes what the model brings: the bundled model
@@ -87,6 +88,7 @@ class EngineConfig:
     workers: int = 1
     place: int = 0
     kept_slots: int | None = None
+    models: int = 1
     tensor_parallel_size: int = 1
 
     @property

@@ -36,7 +36,7 @@ from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.worker.messages import Batch, StepReport
 from decoding.worker.worker import REPORT_SECONDS
 from deploy.monitoring.load import PROMPTS
-from server.metrics.metrics import Metrics
+from server.metrics.metrics import ModelMetrics
 
 SCRAPE_SECONDS = 15.0
 MAX_TOKENS = 120
@@ -99,11 +99,11 @@ def timed_outcome_of(tree: DraftTree, verdict: Verdict) -> DraftOutcome | None:
     return TimedTally.watch.run(outcome_of, tree, verdict)
 
 
-def measure(engine: Engine, num_running: int) -> tuple[list[float], list[float], Metrics]:
+def measure(engine: Engine, num_running: int) -> tuple[list[float], list[float], ModelMetrics]:
     """Run so many requests at a time. Returns the seconds of each decode step, and, for each report, the seconds that
     metrics took of a step."""
     encoder, decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Batch)
-    metrics, watch = Metrics("gosling"), TimedTally.watch
+    metrics, watch = ModelMetrics("gosling"), TimedTally.watch
     steps, costs, told = [], [], list[StepStats]()
     last_report = time.monotonic()
     for number in range(ROUNDS):
@@ -141,7 +141,7 @@ def _request(engine: Engine, name: str, number: int) -> Request:
     )
 
 
-def scrape_seconds(metrics: Metrics) -> float:
+def scrape_seconds(metrics: ModelMetrics) -> float:
     """The seconds of one scrape, which writes everything in the registry as text."""
     seconds = []
     for _ in range(SCRAPES):

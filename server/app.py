@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import fields, replace
-from pathlib import Path
 
 from anyio import to_thread
 from fastapi import FastAPI, Request
@@ -18,38 +16,36 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from decoding import __version__
-from decoding.config import NO_NAMES
-from decoding.errors import ConfigError
 from server.config import ServerSettings
-from server.endpoints import admin, health, metrics, models, page, sessions, tokens
+from server.endpoints import admin, admin_models, health, metrics, models, page, sessions, tokens
 from server.endpoints.chat import route as chat
 from server.endpoints.completions import route as completions
 from server.endpoints.embeddings import route as embeddings
 from server.endpoints.messages import route as messages
 from server.endpoints.ollama import embed as ollama_embed
 from server.endpoints.ollama import models as ollama_models
+from server.endpoints.ollama import pull as ollama_pull
 from server.endpoints.ollama import route as ollama
 from server.endpoints.openapi import document
 from server.endpoints.responses import route as responses
 from server.endpoints.responses import stored
-from server.engine_client.client import EngineClient
 from server.engine_client.processes.restart_policy import RestartPolicy
+from server.engine_client.processes.standby import Standby
 from server.engine_client.processes.worker_process import WORKER_COMMAND
-from server.engine_client.queue_gate import QueueLimits
-from server.engine_client.request_bytes import default_limit
-from server.engine_client.sessions.session_file import NO_KEY, read_key
-from server.engine_client.sessions.session_folder import FolderLimits, SessionFolder
 from server.generation.response_store import ResponseStore
 from server.http.auth import AuthMiddleware
 from server.http.errors import ApiError, from_validation, is_ollama
 from server.http.heads.hosts import HostCheck, is_every_address
+from server.http.holds import HoldsMiddleware
 from server.http.keys import KeyRing
 from server.http.middleware import BodyLimit, RequestFrame
 from server.http.notices import NOTICE, NoticesMiddleware
 from server.http.rate_limits import RATE_LIMIT_HEADERS, RateLimitMiddleware
 from server.http.tracing import TracingMiddleware, exporting_provider
-from server.metrics.metrics import Metrics
-from server.prompts.model_check import check_model
+from server.metrics.server_metrics import ServerMetrics
+from server.models.catalogue import Catalogue
+from server.models.loader import Loader
+from server.models.making import make_models
 from server.service import Service
 
 STORES_OF_A_SESSION = 2  # stores that --session-bytes bounds, each by itself
@@ -68,31 +64,24 @@ def create_service(
     settings: ServerSettings,
     command: Sequence[str] = WORKER_COMMAND,
     policy: RestartPolicy | None = None,
+    models: Sequence[ServerSettings] = (),
 ) -> Service:
-    check_model(settings.model, settings.revision, gguf_file=settings.gguf_file)
-    if settings.draft_model not in NO_NAMES:
-        check_model(settings.draft_model, None, has_tokenizer=False)
-    if settings.draft_head is not None:
-        check_model(settings.draft_head, None, has_tokenizer=False)
-    collected = Metrics(settings.model_name)
+    """settings: the server's own, and the one model's where `models` names none; the first of several is the default.
+    Raises ConfigError."""
     policy = policy or RestartPolicy(worker_timeout=settings.worker_timeout, has_standby=settings.standby)
-    limits = QueueLimits(**{option.name: getattr(settings, option.name) for option in fields(QueueLimits)})
-    most_bytes = limits.max_request_bytes or default_limit()
-    per_key = limits.max_request_bytes_per_key or most_bytes // 2
-    limits = replace(limits, max_request_bytes=most_bytes, max_request_bytes_per_key=per_key)
-    folder = None
-    if settings.sessions_key is not None and settings.sessions_dir is None:
-        raise ConfigError("--sessions-key signs the files of --sessions-dir, which is not given")
-    if settings.sessions_dir is not None:
-        bounds = FolderLimits(settings.session_bytes_per_key, settings.session_bytes_in_all, settings.session_ttl)
-        key = NO_KEY if settings.sessions_key is None else read_key(settings.sessions_key)
-        folder = SessionFolder(Path(settings.sessions_dir), bounds, key)
-    client = EngineClient(
-        settings.engine_config(), limits, collected, command, policy, settings.keep_alive_seconds, folder
-    )
+    standby = Standby(command, is_wanted=policy.has_standby)
+    catalogue = Catalogue(make_models(models or (settings,), settings.max_loaded, standby, policy))
     keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
-    tracing = None if settings.otlp_endpoint is None else exporting_provider(settings.otlp_endpoint)
-    return Service(settings, client, collected, keys, ResponseStore(settings.response_store_bytes), tracing)
+    return Service(
+        settings,
+        catalogue,
+        Loader(catalogue.models, settings.max_loaded),
+        standby,
+        ServerMetrics(model.metrics for model in catalogue),
+        keys,
+        ResponseStore(settings.response_store_bytes),
+        None if settings.otlp_endpoint is None else exporting_provider(settings.otlp_endpoint),
+    )
 
 
 def create_app(service: Service) -> FastAPI:
@@ -120,6 +109,7 @@ def create_app(service: Service) -> FastAPI:
         messages,
         embeddings,
         models,
+        admin_models,
         sessions,
         tokens,
         health,
@@ -129,7 +119,7 @@ def create_app(service: Service) -> FastAPI:
     ):
         app.include_router(module.router)
     if service.settings.ollama_api:
-        for module in (ollama, ollama_models, ollama_embed):
+        for module in (ollama, ollama_models, ollama_embed, ollama_pull):
             app.include_router(module.router)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     _add_middleware(app, service)
@@ -145,6 +135,7 @@ def max_put_bytes(settings: ServerSettings) -> int:
 def _add_middleware(app: FastAPI, service: Service) -> None:
     """Each middleware wraps those added before it, so the last one added sees a request first."""
     settings, on_error = service.settings, service.metrics.on_error
+    app.add_middleware(HoldsMiddleware)
     app.add_middleware(NoticesMiddleware, unknown_fields=settings.unknown_fields)
     app.add_middleware(
         BodyLimit, max_bytes=settings.max_body_bytes, max_put_bytes=max_put_bytes(settings), on_error=on_error

@@ -47,10 +47,11 @@ def serve(
     yes: Annotated[bool, typer.Option("--yes", help="Pull a model that is not here without asking")] = False,
     **options: Any,
 ) -> None:
-    """Serve a model over HTTP.
+    """Serve a model over HTTP, or several.
 
     MODEL is a Hugging Face name (org/model:Q4_K_M for one GGUF file), a folder, a GGUF file, the name of a table in
-    gander.toml, or, by default, the small bundled model.
+    gander.toml, or, by default, all of its tables, else the small bundled model. NAME=MODEL names it. Of several models
+    the first is the default, and each is loaded once a request names it.
 
     Each option can also be set in the environment, --max-running as GANDER_MAX_RUNNING, and in the file gander.toml,
     as max-running. What is given here wins, then the environment.
@@ -64,14 +65,13 @@ def serve(
         _warn(name, "this variable is no setting of gander serve, and is ignored.")
     if found.file.has_open_keys:
         _warn(str(found.file.path), "it has API keys, and others can read it: chmod 600, or give keys as sha256:HEX.")
-    if len(found.models) > 1:
-        names = ", ".join(name for name, _ in found.models)
-        _refuse(f"{sources.path} has several models, and a server serves one: say gander serve with one of {names}.")
-    settings = found.models[0][1].settings
-    _pull_before_serving(settings, yes)
+    models = [model.settings for _, model in found.models]
+    for model in models:
+        _pull_before_serving(model, yes)
     from server.process.runner import run
 
-    raise typer.Exit(run(settings, sources=sources.without_keys(settings)))
+    server = found.server.settings
+    raise typer.Exit(run(server, models, sources=sources.without_keys(server)))
 
 
 def _read(sources: SettingSources) -> Configuration:

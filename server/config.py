@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from server.settings.flags import PREFIX
 from server.settings.port import PortSettings
 from server.settings.process import ProcessSettings
 from server.settings.requests import RequestSettings
+from server.settings.source import settings_of_source
 
 PATHS = (
     *("model", "draft_model", "draft_head", "tree", "chat_template"),
@@ -113,29 +114,33 @@ class SettingSources:
         """Raises ConfigError with a line for each fault, which says where it is."""
         is_there = self.path is not None and (self.is_named or self.path.exists())
         file = read_settings_file(self.path) if is_there and self.path is not None else SettingsFile()
-        given = self.flags.get("model", self.variables.get("model"))
-        tables = {given: file.models[given]} if given in file.models else {} if given else file.models
-        server = self._sourced(file)
-        if not tables:
-            return Configuration(server, ((server.settings.model_name, server),), file)
-        models = tuple((name, self._sourced(file, name)) for name in tables)
-        _check_names({name: found.settings for name, found in models})
-        return Configuration(server, models, file)
+        given = self.flags.get("model", self.variables.get("model", ()))
+        sources = ((given,) if isinstance(given, str) else tuple(given)) or tuple(file.models)
+        if len(sources) < 2 and not file.models.keys() & set(sources):
+            only = self._sourced(file, *sources)
+            return Configuration(only, ((only.settings.model_name, only),), file)
+        found = [self._sourced(file, source) for source in sources]
+        require_own_names([each.settings for each in found])
+        return Configuration(self._sourced(file), tuple((each.settings.model_name, each) for each in found), file)
 
     def _sourced(self, file: SettingsFile, model: str | None = None) -> Sourced:
-        """The settings of the server, or of a model that has a table in the file, under whose name it is served."""
+        """The settings of the server, or of a model: one that has a table in the file, under whose name it is served,
+        or one that is given by its source."""
         values, origins = dict(file.values), {name: _in_file(file, name) for name in file.values}
-        if model is not None:
+        if model is not None and model in file.models:
             table = dict(file.models[model])
             origins |= {name: _in_file(file, name, f"models.{model}.") for name in table}
             origins.setdefault("served_model_name", _in_file(file, f"[models.{model}]"))
             names = (model, *table.get("served_model_name", "").split(","))
             values |= table | {"served_model_name": ",".join(dict.fromkeys(filter(None, map(str.strip, names))))}
-        kept = {"model"} if model is not None else set()
         for given, spelt in ((self.variables, _variable), (self.flags, _flag)):
-            wins = {name: value for name, value in given.items() if name not in kept}
+            wins = {name: value for name, value in given.items() if name != "model"}
             values |= wins
             origins |= {name: spelt(name) for name in wins}
+        if model is not None and model not in file.models:
+            own = settings_of_source(model, values.get("served_model_name"))
+            values |= own
+            origins |= dict.fromkeys(own, _flag("model") if "model" in self.flags else _variable("model"))
         try:
             return Sourced(ServerSettings(**values), origins)
         except ValidationError as error:
@@ -161,10 +166,12 @@ def _flag(name: str) -> str:
     return "MODEL" if name == "model" else f"--{key_of(name)}"
 
 
-def _check_names(models: Mapping[str, ServerSettings]) -> None:
+def require_own_names(models: Sequence[ServerSettings]) -> None:
     """Raises ConfigError where two models have one name."""
-    owners: dict[str, str] = {}
-    for model, settings in models.items():
+    owners: dict[str, ServerSettings] = {}
+    for settings in models:
         for name in settings.model_names:
-            if owners.setdefault(name, model) != model:
-                raise ConfigError(f"models {owners[name]} and {model} have one name, {name}: a name is one model's")
+            other = owners.setdefault(name, settings)
+            if other is not settings:
+                sources = f"models {other.model_name} ({other.model}) and {settings.model_name} ({settings.model})"
+                raise ConfigError(f"{sources} have one name, {name}: a name is one model's, and NAME=MODEL gives one")

@@ -12,9 +12,9 @@ Any other prompt gets letters drawn from its seed. An embedding is the prompt's 
 last one backwards unless it is a mean. Token ids are bytes; 256 is the end token. The log probability of token t is
 -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used, each as large
 as its longest prompt.
-The model folder may hold fake.json: {"load_seconds", "load_failed", "crash_on_load", "context_note", "max_model_len",
-"fingerprint", "compiling": methods that are compiled once the first request has come, "turns": see `turn_of`,
-"embedding_len"}.
+The model folder may hold fake.json: {"load_seconds", "load_gate": a file without which it is not loaded, "load_failed",
+"crash_on_load", "context_note", "max_model_len", "fingerprint", "compiling": methods that are compiled once the first
+request has come, "turns": see `turn_of`, "embedding_len"}.
 """
 
 from __future__ import annotations
@@ -268,6 +268,8 @@ class FakeWorker:
         for part in range(4):
             self._send([LoadProgress(sentence=f"loading part {part}", fraction=part / 4)])
             time.sleep(options.get("load_seconds", 0) / 4)
+        while "load_gate" in options and not Path(options["load_gate"]).exists() and os.getppid() == self._parent:
+            time.sleep(0.01)
         if "load_failed" in options:
             self._send([LoadFailed(error=options["load_failed"])])
             self._outbox.close(linger=1000)

@@ -72,10 +72,10 @@ def seconds_until(full: float, ask: Ask, clock: Clock = time.monotonic) -> float
 
 @contextmanager
 def neighbours(count: int) -> Iterator[None]:
-    """So many processes that each keep a core busy, in sessions of their own as other programs are."""
+    """So many processes that each keep a core busy, with the priority of ours."""
     with ExitStack() as stack:
         for _ in range(count):
-            process = subprocess.Popen([sys.executable, "-S", "-c", BUSY], start_new_session=True)
+            process = subprocess.Popen([sys.executable, "-S", "-c", BUSY])
             stack.callback(process.wait)
             stack.callback(process.kill)
         yield
@@ -151,6 +151,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--threads", type=positive, help="of everybody; by default ours chooses, and others use all usable cores")
     add("--interpreter", default=sys.executable, metavar="PYTHON", help="one that has llama-cpp-python")
     add("--patience", type=float, default=60.0, help="seconds of waiting for idle moments before rounds, in all")
+    add("--anyway", action="store_true", help="go on when no idle moment has come, instead of ending")
     add("--least", type=floats, default=(), help="shares of the quiet rate beside each number, for status 0")
     add("--latest", type=float, help="seconds until the full rate is back, for status 0")
     add("--json", action="store_true", help="print all rounds' figures as JSON instead of a table")
@@ -185,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             max_len = PROMPT_LEN + 2 * REPLY_LEN
             loaded = load_both(stack, chosen.model, max_len, chosen.threads, chosen.interpreter, say)
             asks = {peer: _ask_of(process) for peer, process in loaded.items()}
-            measurement = Measurement(asks, chosen.busy, chosen.seconds, IdleGate(chosen.patience, goes_on=False))
+            measurement = Measurement(asks, chosen.busy, chosen.seconds, IdleGate(chosen.patience, chosen.anyway))
             for number in range(chosen.rounds):
                 measurement.round(number)
     except (MachineBusy, PeerFailed) as error:

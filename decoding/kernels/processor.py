@@ -48,6 +48,11 @@ def multiplies_wide_bytes() -> bool:
     return has_feature("avx512vnni")
 
 
+def widens_halves() -> bool:
+    """Products of bfloat16 numbers in one instruction, or of so many float32 ones that widening them costs little."""
+    return multiplies_halves() or (has_feature("avx2") and has_feature("fma"))
+
+
 def multiplies_halves() -> bool:
     """Two products of bfloat16 numbers in one instruction, added up as float32."""
     return has_feature("avx512bf16")

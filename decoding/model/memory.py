@@ -61,7 +61,7 @@ class CacheRoom:
 def cache_bytes(config: EngineConfig, device: torch.device, step_bytes: int = 0) -> int:
     """What the KV cache and states may take, as configured or as memory allows, beside `step_bytes` of a step.
     Processes on one CPU get equal parts."""
-    wanted = config.kv_memory or (CPU_SHARE if device.type == "cpu" else DEVICE_SHARE)
+    wanted = config.kv_memory or (CPU_SHARE if device.type == "cpu" else DEVICE_SHARE) / config.models
     free = max(0, free_bytes(device) - step_bytes)
     if wanted > max(free, 1):
         raise ConfigError(f"kv_memory is {_gib(wanted)}, but only {_gib(free)} are free")

@@ -60,6 +60,7 @@ from decoding.model.state.state_seam import StateSeam
 from decoding.model.step_forward import StepForward
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
 from decoding.weights.linear import num_bytes_in, num_packed_shapes, num_weights_in
+from decoding.weights.matrix import arithmetic as product_arithmetic
 from decoding.weights.numbers.onednn_floats import can_pack
 from decoding.weights.rounding import check_rounding
 from decoding.weights.row_counts import code_bytes
@@ -198,6 +199,7 @@ class TargetModel:
         tiles = tiles_of(self.attention, self.layers, self.dtype, self.device)
         keys = arithmetic(self.kv_dtype) if self.attention == "exact" else name_of(self.kv_dtype)
         parts = [self.identity, self.weights, self.attention, keys, tiles, self._capture is not None]
+        parts += [product_arithmetic(self.dtype)] if self.device.type == "cpu" else []
         parts += ["exact"] if self.is_row_exact else []
         parts += [num_ranks] if num_ranks > 1 else []
         return fingerprint(self.device, *parts)

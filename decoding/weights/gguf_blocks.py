@@ -75,19 +75,26 @@ def _six_bits(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return factors[:, :8], factors[:, 8:]
 
 
+def _in_units(codes: torch.Tensor, blocks: torch.Tensor, scales: torch.Tensor, minima: torch.Tensor) -> Parts:
+    """Scales and minima are whole numbers, and a block begins with the unit of each."""
+    scale_units, minimum_units = _half(blocks, 0), _half(blocks, 2)
+    return codes, scale_units * scales, minimum_units * minima, scale_units, minimum_units
+
+
 def q4_k(blocks: torch.Tensor) -> Parts:
     scales, minima = _six_bits(blocks)
-    return codes_of(gguf_codes.q4_k, blocks, 256), _half(blocks, 0) * scales, _half(blocks, 2) * minima
+    return _in_units(codes_of(gguf_codes.q4_k, blocks, 256), blocks, scales, minima)
 
 
 def q5_k(blocks: torch.Tensor) -> Parts:
     scales, minima = _six_bits(blocks)
-    return codes_of(gguf_codes.q5_k, blocks, 256), _half(blocks, 0) * scales, _half(blocks, 2) * minima
+    return _in_units(codes_of(gguf_codes.q5_k, blocks, 256), blocks, scales, minima)
 
 
 def q6_k(blocks: torch.Tensor) -> Parts:
-    scales = _half(blocks, 208) * blocks[:, 192:208].contiguous().view(torch.int8)
-    return _centred(codes_of(gguf_codes.q6_k, blocks, 256), scales, 32)
+    unit, zero = _half(blocks, 208), 32
+    scales = unit * blocks[:, 192:208].contiguous().view(torch.int8)
+    return *_centred(codes_of(gguf_codes.q6_k, blocks, 256), scales, zero), unit, zero * unit
 
 
 def iq4_nl(blocks: torch.Tensor) -> Parts:

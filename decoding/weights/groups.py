@@ -7,8 +7,9 @@ Invariant: weight = scale * code - minimum.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.nn.functional import pad
@@ -16,11 +17,13 @@ from torch.nn.functional import pad
 from decoding.kernels.cpu.products.rounding import NUM_FIELDS, round_weights
 from decoding.kernels.cpu.program import Kernel
 
-# Shape suffixes: O outputs, I input width, G groups, N inputs of a group.
+# Shape suffixes: O outputs, I input width, G groups, N inputs of a group, S spans of `SPAN_WIDTH` inputs.
+SPAN_WIDTH = 256  # GGUF's super-block
 GROUP_WIDTHS = (16, 32)  # that kernels multiply; narrower groups are filled up to one of them
 HAS_MINIMA = -1  # instead of a zero point
 LARGEST_EXPONENT = 14  # of a row's scales and minima as float16, after its factor is taken out
-Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # codes [N, values], scales and minima [N, groups]
+# Codes [N, values], scales and minima [N, groups]; of super-blocks also the units of both, [N, 1].
+Parts = tuple[torch.Tensor, ...]
 CODE_BITS = (4, 5, 6, 8)
 Fields = ctypes.c_int64 * NUM_FIELDS
 
@@ -31,7 +34,9 @@ class Groups:
 
     codes_OI: uint8, each below 2**bits. scales_OG, minima_OG: float32; types with a zero point have minimum = scale *
     zero point. bits: one of `CODE_BITS`; types of two or three bits arrive as four. group: the inputs of a group, one
-    of `GROUP_WIDTHS`; wider groups arrive repeated. The last group may be cut short.
+    of `GROUP_WIDTHS`; wider groups arrive repeated. The last group may be cut short. scale_units_OS, minimum_units_OS:
+    float32 that float16 holds, of which the scales and minima of a span are whole multiples, from -128 to 127; None
+    where scales are of any size.
     """
 
     codes_OI: torch.Tensor
@@ -39,6 +44,8 @@ class Groups:
     minima_OG: torch.Tensor
     bits: int
     group: int
+    scale_units_OS: torch.Tensor | None = None
+    minimum_units_OS: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         num_outputs, width = self.codes_OI.shape
@@ -48,6 +55,18 @@ class Groups:
         assert self.codes_OI.dtype == torch.uint8, self.codes_OI.dtype
         assert self.scales_OG.shape == self.minima_OG.shape == shape, (self.scales_OG.shape, shape)
         assert self.scales_OG.dtype == self.minima_OG.dtype == torch.float32, self.scales_OG.dtype
+        for units_OS in (self.scale_units_OS, self.minimum_units_OS):
+            assert units_OS is None or units_OS.shape == (num_outputs, width // SPAN_WIDTH), (units_OS, shape)
+
+    @property
+    def has_units(self) -> bool:
+        return self.scale_units_OS is not None
+
+    def map(self, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Groups:
+        """With all tensors changed, which `change` is given by name."""
+        tensors = {name: each for name, each in vars(self).items() if isinstance(each, torch.Tensor)}
+        changed: dict[str, Any] = {name: change(name, each) for name, each in tensors.items()}
+        return replace(self, **changed)
 
 
 def dequantized(groups: Groups) -> torch.Tensor:
@@ -88,13 +107,12 @@ def symmetric(weight_OI: torch.Tensor, bits: int = 8, group: int = 32) -> Groups
 def joined(one: Groups, other: Groups) -> Groups:
     """The rows of one, then those of the other."""
     assert (one.bits, one.group) == (other.bits, other.group), (one.bits, one.group, other.bits, other.group)
-    codes_OI = torch.cat((one.codes_OI, other.codes_OI))
-    scales_OG, minima_OG = torch.cat((one.scales_OG, other.scales_OG)), torch.cat((one.minima_OG, other.minima_OG))
-    return Groups(codes_OI, scales_OG, minima_OG, one.bits, one.group)
+    assert one.has_units == other.has_units, (one.has_units, other.has_units)
+    return one.map(lambda name, tensor_O: torch.cat((tensor_O, getattr(other, name))))
 
 
 def rows_of(groups: Groups, rows: slice) -> Groups:
-    return Groups(groups.codes_OI[rows], groups.scales_OG[rows], groups.minima_OG[rows], groups.bits, groups.group)
+    return groups.map(lambda _, tensor_O: tensor_O[rows])
 
 
 def zero_point(scales_OG: torch.Tensor, minima_OG: torch.Tensor, bits: int) -> int:
@@ -109,6 +127,12 @@ def has_zero_point(scales_OG: torch.Tensor, minima_OG: torch.Tensor, zero: int) 
     return torch.equal(minima_OG, scales_OG * zero)
 
 
+def wholes_of(numbers_OG: torch.Tensor, units_OS: torch.Tensor) -> torch.Tensor:
+    """int8 [O, G]: how many units each scale or minimum is."""
+    units_OG = units_OS.repeat_interleave(numbers_OG.shape[1] // units_OS.shape[1], 1)
+    return torch.where(units_OG != 0, numbers_OG / units_OG, 0).round().to(torch.int8)
+
+
 def factors_of(pairs: Iterable[torch.Tensor]) -> torch.Tensor:
     """[O]: powers of two that bring each row's largest number near the end of float16's range."""
     largest_O = torch.stack([each_OG.abs().amax(1) for each_OG in pairs]).amax(0)
@@ -119,12 +143,13 @@ def factors_of(pairs: Iterable[torch.Tensor]) -> torch.Tensor:
 def groups_of(parts: Parts, num_rows: int, bits: int, group: int) -> Groups:
     """Of the parts of blocks that are `num_rows` rows, one after the other. Groups that no kernel multiplies are filled
     up, see `widened`."""
-    codes, scales, minima = parts
+    codes, scales, minima, *units = parts
     wide = kernel_group(group)
     if wide != group:
         codes = pad(codes.reshape(-1, group), (0, wide - group))
     scales_OG, minima_OG = (each.reshape(num_rows, -1).contiguous() for each in (scales, minima))
-    return Groups(codes.reshape(num_rows, -1), scales_OG, minima_OG, bits, wide)
+    units_OS = (each.reshape(num_rows, -1).contiguous() for each in units)
+    return Groups(codes.reshape(num_rows, -1), scales_OG, minima_OG, bits, wide, *units_OS)
 
 
 def kernel_group(group: int) -> int:

@@ -23,8 +23,9 @@ class Kind:
     """What is named is "module:function", or a class.
 
     bits, group: of its small integers, and how many inputs have one scale; 0 where each matrix says so, and of floats.
-    dtype: torch's name of that of floats. values, num_bytes: of a block; number: of the type in GGUF files. unpacking:
-    names the function from blocks, uint8 [N, bytes], to `Parts`. mark: the end of the name of a module's tensor in
+    scale_bytes: of a packed scale, 1 where scales are whole numbers of units (see `Groups`). dtype: torch's name of
+    that of floats. values, num_bytes: of a block; number: of the type in GGUF files. unpacking: names the function from
+    blocks, uint8 [N, bytes], to `Parts`. mark: the end of the name of a module's tensor in
     safetensors that shows the kind, if its dtype begins with one of `dtypes`; methods: the quantisations that write it.
     opening: names the function from an `Opening` of such a module to its matrices. rounding: names the one from float32
     rows, bits and group to `Groups`. on_cpu, on_gpu: name the numbers that kernels multiply; torch's multiply floats on
@@ -37,6 +38,7 @@ class Kind:
     values: int = 1
     num_bytes: int = 0
     number: int | None = None
+    scale_bytes: int = 2
     dtype: str = ""
     unpacking: str = ""
     mark: str = ""
@@ -69,9 +71,9 @@ def _floats(number: int, name: str, num_bytes: int, dtype: str) -> Kind:
     return Kind(name, num_bytes=num_bytes, number=number, dtype=dtype, on_cpu=FLOATS_ON_CPU)
 
 
-def _blocks(number: int, name: str, values: int, num_bytes: int, bits: int, group: int) -> Kind:
+def _blocks(number: int, name: str, values: int, num_bytes: int, bits: int, group: int, scale_bytes: int = 2) -> Kind:
     """Of GGUF files."""
-    return Kind(name, bits, group, values, num_bytes, number, unpacking=f"{BLOCKS}{name.lower()}")
+    return Kind(name, bits, group, values, num_bytes, number, scale_bytes, unpacking=f"{BLOCKS}{name.lower()}")
 
 
 FLOAT32, INT4, INT6, INT8, GROUPED_INT8 = "F32", "int4", "int6", "int8", "grouped int8"
@@ -85,9 +87,9 @@ RECORDS = (
     _blocks(8, "Q8_0", 32, 34, 8, 32),
     _blocks(10, "Q2_K", 256, 84, 4, 16),
     _blocks(11, "Q3_K", 256, 110, 4, 16),
-    _blocks(12, "Q4_K", 256, 144, 4, 32),
-    _blocks(13, "Q5_K", 256, 176, 5, 32),
-    _blocks(14, "Q6_K", 256, 210, 6, 16),
+    _blocks(12, "Q4_K", 256, 144, 4, 32, 1),
+    _blocks(13, "Q5_K", 256, 176, 5, 32, 1),
+    _blocks(14, "Q6_K", 256, 210, 6, 16, 1),
     _blocks(20, "IQ4_NL", 32, 18, 8, 32),
     _blocks(23, "IQ4_XS", 256, 136, 8, 32),
     _floats(30, "BF16", 2, "bfloat16"),

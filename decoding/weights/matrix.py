@@ -170,10 +170,11 @@ class Matrix:
         return stored[..., torch.argsort(self.columns_S)[: self.shape[1]].to(stored.device)]
 
 
-def has_panels(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this processor multiplies panels of `dtype`."""
-    is_known = dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies_halves())
-    return device.type == "cpu" and is_known
+def arithmetic(dtype: torch.dtype) -> str:
+    """What products of packed weights with rows of `dtype` compute with: two processors of one answer give the same
+    bits, where oneDNN does not multiply."""
+    floats = "float32" if dtype != torch.bfloat16 else "pairs" if multiplies_halves() else "bfloat16 as float32"
+    return f"{floats}, scales in units of spans"
 
 
 def fits_panels(weight_OI: torch.Tensor) -> bool:

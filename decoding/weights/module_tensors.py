@@ -228,7 +228,8 @@ def mxfp4_experts(module: Opening) -> dict[str, Matrix]:
                     for kind in ("blocks", "scales")
                 )
                 codes = torch.stack((packed & 15, packed >> 4), -1).flatten(1)
-                return Groups(*mxfp4_parts(codes, exponents), 5, GROUP)
+                codes_OI, scales_OG, minima_OG = mxfp4_parts(codes, exponents)
+                return Groups(codes_OI, scales_OG, minima_OG, 5, GROUP)
 
             found[name] = Matrix.of_codes(module.kind, shape, StoredCodes(name, shape, read, 5, GROUP))
     return found

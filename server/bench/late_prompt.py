@@ -1,4 +1,5 @@
-"""Measures how a long prompt slows running streams: the gaps between their events before it is sent and during prefill.
+"""Measures how a long prompt slows others: the gaps between running streams' events before it is sent and during its
+prefill, and the first token of a short prompt that comes meanwhile.
 
 Invariant: a gap counts as "during" if any of it lies between the prompt's sending and its first token.
 """
@@ -22,13 +23,17 @@ SETTLED_EVENTS = 10  # events of each stream, on average, before the measurement
 SECONDS_BEFORE = 1.0
 SECONDS_AFTER = 0.3  # enough for each stream's next event
 POLL_SECONDS = 0.01
+SHORT_AFTER = 1.0  # seconds after the long prompt a short one comes
+SHORT_LEN = 16  # its tokens
 
 
 @dataclass(frozen=True, slots=True)
 class LatePrompt:
-    """Seconds from the prompt's sending to its first token, and the streams' gaps in seconds, pooled."""
+    """Seconds from the prompt's sending to its first token; the same of the short prompt, None where that came too late
+    to run beside it; and the streams' gaps in seconds, pooled."""
 
     time_to_first_token: float
+    short_time_to_first_token: float | None
     gaps_before: Sequence[float]
     gaps_during: Sequence[float]
 
@@ -43,7 +48,7 @@ async def measure_late_prompt(
     """Start `streams` streams, send the prompt once they run, and close them. Raises LatePromptError."""
     loop = ClosedLoop(server, options)
     running = asyncio.ensure_future(loop.run(cycle(conversations), streams))
-    late = Call(number=0)
+    late, short = Call(number=0), Call(number=0)
     try:
         while sum(len(call.times) for call in loop.calls) < streams * SETTLED_EVENTS:
             _check(loop.calls)
@@ -51,17 +56,27 @@ async def measure_late_prompt(
                 await running  # raises what ended it
             await asyncio.sleep(POLL_SECONDS)
         await asyncio.sleep(SECONDS_BEFORE)
-        body: dict[str, Any] = {"prompt": list(token_ids), "max_tokens": 1, "temperature": 0, "ignore_eos": True}
-        await server.stream(late, body)
+        running_late = asyncio.ensure_future(server.stream(late, _body(token_ids)))
+        await asyncio.wait([running_late], timeout=SHORT_AFTER)
+        short_comes_beside = not running_late.done()
+        if short_comes_beside:
+            await server.stream(short, _body(token_ids[-SHORT_LEN:]))
+        await running_late
         await asyncio.sleep(SECONDS_AFTER)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    _check([late, *loop.calls])
+    _check([late, *([short] if short_comes_beside else []), *loop.calls])
     first = late.time_to_first_token
     if first is None:
         raise LatePromptError("the late prompt's first token was no text")
-    return LatePrompt(first, *split_gaps((call.times for call in loop.calls), late.sent, late.sent + first))
+    return LatePrompt(
+        first, short.time_to_first_token, *split_gaps((call.times for call in loop.calls), late.sent, late.sent + first)
+    )
+
+
+def _body(token_ids: Sequence[int]) -> dict[str, Any]:
+    return {"prompt": list(token_ids), "max_tokens": 1, "temperature": 0, "ignore_eos": True}
 
 
 def split_gaps(times: Iterable[Sequence[float]], begin: float, end: float) -> tuple[list[float], list[float]]:

@@ -6,6 +6,7 @@ Owns columns and units: milliseconds, MiB, percent. An unknown value is a dash.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import mean
 
 from decoding.bench.tables.table import UNKNOWN, Table
 from server.bench.figures import Figures, by_turn, quantile
@@ -80,16 +81,20 @@ def memory_table(rows: Sequence[Figures]) -> Table:
 
 
 def late_prompt_table(rows: Sequence[tuple[str, int, int, Sequence[LatePrompt]]]) -> Table:
-    """A row for each of `rows`: server, streams, prompt tokens, and a result for each round. Gaps are pooled."""
+    """A row for each of `rows`: server, streams, prompt tokens, and a result for each round. Gaps are pooled; the
+    streams' rate is of their events, one for each step."""
     gaps_head = ("gaps before ms p50 / p99 / max", "gaps during ms p50 / p99 / max")
-    head = ("server", "streams", "late prompt tokens", "its TTFT ms p50 / max", *gaps_head)
+    firsts_head = ("its TTFT ms p50 / max", "a short prompt's meanwhile")
+    head = ("server", "streams", "late prompt tokens", *firsts_head, *gaps_head, "streams' rate during, of before")
     cells = []
     for label, streams, prompt_tokens, found in rows:
         before = [gap for one in found for gap in one.gaps_before]
         during = [gap for one in found for gap in one.gaps_during]
         first = _quantiles([one.time_to_first_token for one in found], (0.5, 1.0))
+        shorts = [one.short_time_to_first_token for one in found if one.short_time_to_first_token is not None]
         gaps = (_quantiles(before, GAP_QUANTILES), _quantiles(during, GAP_QUANTILES))
-        cells.append((label, str(streams), str(prompt_tokens), first, *gaps))
+        kept = f"{mean(before) / mean(during):.2f}" if before and during else UNKNOWN
+        cells.append((label, str(streams), str(prompt_tokens), first, _quantiles(shorts, (0.5, 1.0)), *gaps, kept))
     return Table(head, cells)
 
 

@@ -34,7 +34,7 @@ async def tokenize(request: Request) -> Response:
     """The token ids of a prompt, or of messages as a chat completion would render them."""
     service = service_of(request)
     body = await service.read(request, TokenizeRequest)
-    model = service.require_model(body.model)
+    model = await service.require_model(request, body.model)
     messages = None
     if body.messages is not None:
         messages = await service.render(*await service.work_on(request, lambda: _conversation(body, model)))
@@ -77,7 +77,7 @@ async def detokenize(request: Request) -> DetokenizeReply:
     """The text of token ids, special tokens included."""
     service = service_of(request)
     body = await service.read(request, DetokenizeRequest)
-    model = service.require_model(body.model)
+    model = await service.require_model(request, body.model)
     require_at_most(len(body.tokens), model.engine.max_model_len, "tokens")
     return await service.work_on(request, lambda: _detokenized(body, model))
 
@@ -87,16 +87,16 @@ def _detokenized(body: DetokenizeRequest, model: ServedModel) -> DetokenizeReply
     return DetokenizeReply(prompt=model.tokenizer.decode(body.tokens, skip_special_tokens=False))
 
 
-@router.get("/tokenizer_info", responses=error_replies(503))
-async def tokenizer_info(request: Request) -> TokenizerInfo:
+@router.get("/tokenizer_info", responses=error_replies(404, 503))
+async def tokenizer_info(request: Request, model: str | None = None) -> TokenizerInfo:
     """The tokenizer's class, its special tokens and the chat template, as vLLM names them."""
-    model = service_of(request).require_ready()
-    named = model.tokenizer.named
+    served = await service_of(request).require_model(request, model)
+    named = served.tokenizer.named
     return {
-        "tokenizer_class": model.tokenizer.class_name,
+        "tokenizer_class": served.tokenizer.class_name,
         "bos_token": named.get("bos_token"),
         "eos_token": named.get("eos_token"),
         "pad_token": named.get("pad_token"),
         "unk_token": named.get("unk_token"),
-        "chat_template": None if model.chat_template is None else model.chat_template.source,
+        "chat_template": None if served.chat_template is None else served.chat_template.source,
     }

@@ -23,7 +23,6 @@ from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.processes.restart_policy import RestartPolicy
 from server.engine_client.processes.standby import Standby
 from server.engine_client.processes.supervisor import Supervisor
-from server.engine_client.processes.worker_process import WORKER_COMMAND
 from server.engine_client.queue_gate import QueueGate, QueueLimits
 from server.engine_client.replies import End, Replies, WorkerGone
 from server.engine_client.request_bytes import call_bytes
@@ -40,14 +39,15 @@ LEAVE_SECONDS = 5.0  # that a worker has to leave in, once nothing runs any more
 
 
 class EngineClient:
-    """Call `start`, then `submit`, and `close` at last. patience is that of `Replies`."""
+    """Call `start`, then `submit`, and `close` at last. `rest` stops the workers until the next `start`. standby is
+    what workers are made of, which other clients may share. patience is that of `Replies`."""
 
     def __init__(
         self,
         config: EngineConfig,
         limits: QueueLimits,
         observer: Observer,
-        command: Sequence[str] = WORKER_COMMAND,
+        standby: Standby,
         policy: RestartPolicy | None = None,
         patience: float = 15.0,
         sessions_folder: SessionFolder | None = None,
@@ -58,17 +58,17 @@ class EngineClient:
         self._requests = OpenRequests(self._on_end)
         self._gate = QueueGate(limits, self._requests)
         self._deadlines = Deadlines(self._requests, self._gate, self._end)
-        self._standby = Standby(command, is_wanted=policy.has_standby)
         self._router = Router(config.workers)
         self.workers = [
             Worker(replace(config, place=place), self._requests, observer, sessions_folder)
             for place in range(config.workers)
         ]
-        self._supervisors = [Supervisor(worker, self._standby, policy) for worker in self.workers]
+        self._supervisors = [Supervisor(worker, standby, policy) for worker in self.workers]
         for worker in self.workers:
             worker.subscribe(lambda _: self._on_change())
         self.sessions = AllSessions(self.workers, self._router)
         self.status = EngineStatus()
+        self._is_started = False
         self._listeners: list[OnStatus] = []
 
     @property
@@ -108,7 +108,18 @@ class EngineClient:
     def start(self) -> None:
         """Start the first worker. The others start once it serves and has compiled everything, since they read what it
         has measured."""
+        self._is_started = True
         self._supervisors[0].start()
+
+    async def rest(self) -> None:
+        """Stop the workers, which have no requests. `start` starts them again."""
+        assert not self._requests, len(self._requests)
+        self._is_started = False
+        await asyncio.gather(*(supervisor.close(LEAVE_SECONDS) for supervisor in self._supervisors))
+        for worker in self.workers:
+            worker.rest()
+            self._router.forget(worker.number)
+        self.status = EngineStatus()
 
     async def submit(self, requests: Sequence[Submit], timeout: float | None = None) -> Replies:
         """Run the requests of one call, all at one worker. timeout is in seconds, for the whole call.
@@ -166,8 +177,8 @@ class EngineClient:
             async with asyncio.timeout(seconds):
                 await self._requests.wait_until_empty()
         self.cut_off()
+        self._is_started = False
         await asyncio.gather(*(supervisor.close(leave_seconds) for supervisor in self._supervisors))
-        await self._standby.close()
 
     def _pick(self, requests: Sequence[Submit]) -> Worker:
         """Choose the worker that runs a call. Raises ApiError where none can."""
@@ -208,7 +219,7 @@ class EngineClient:
     def _on_change(self) -> None:
         """Some worker's status has changed."""
         first = self.workers[0]
-        if first.is_serving and not first.status.compiling:
+        if self._is_started and first.is_serving and not first.status.compiling:
             for supervisor in self._supervisors:
                 supervisor.start()
         have_all_served = all(worker.fingerprint is not None for worker in self.workers)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-State = Literal["loading", "ready", "silent", "restarting", "draining", "failed"]
+# A worker is never absent or unloading: those are states of a model that has none.
+State = Literal["absent", "loading", "ready", "silent", "restarting", "draining", "unloading", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,6 +141,15 @@ class Worker:
         self.set_restarting(f"the worker {reason}")
         return ready is not None
 
+    def rest(self) -> None:
+        """Note that the process was stopped, so that the next one starts as the first one did. What is kept of sessions
+        stays."""
+        assert not self.requests, self.number
+        self.process = self.ready = self.fingerprint = self._announced = None
+        self.sessions.on_death()
+        self._observer.on_death(self.number)
+        self.status = EngineStatus()
+
     def note_silence(self, seconds: int) -> None:
         """Note that nothing has been heard of the process for so long."""
         if seconds >= SILENT_SECONDS and self.status.state in ("ready", "silent"):

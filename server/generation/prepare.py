@@ -16,6 +16,8 @@ from server.prompts.encoding import decoded_prompt
 from server.prompts.served_model import ServedModel
 from server.schemas.generation import GenerationRequest
 
+SHORTEST = 1e-3  # seconds
+
 
 def prepare(body: GenerationRequest, options: GenerationOptions, model: ServedModel, sender: Sender) -> GenerationCall:
     """The call. Raises an ApiError that names the body's field for what cannot be served."""
@@ -36,12 +38,17 @@ def prepare(body: GenerationRequest, options: GenerationOptions, model: ServedMo
         num_choices=options.num_choices,
         tokenizer=model.tokenizer,
         is_streamed=body.stream,
-        timeout=sender.timeout if body.timeout is None else body.timeout,
+        timeout=_time_left(sender.timeout if body.timeout is None else body.timeout, model.waited),
         chunk_seconds=model.settings.coalesce_ms / 1e3 if body.stream and model.settings.coalesce_ms else None,
         plans=plans,
         names=options.names,
         loose_schema=options.loose_schema,
     )
+
+
+def _time_left(timeout: float | None, waited: float) -> float | None:
+    """What is left of a request's timeout, a moment at least, in which the engine tells that it is over."""
+    return timeout if timeout is None or not waited else max(timeout - waited, SHORTEST)
 
 
 def _shortened(body: GenerationRequest, options: GenerationOptions, model: ServedModel) -> GenerationOptions:

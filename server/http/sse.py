@@ -13,9 +13,10 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from server.http.errors import ApiError
+from server.http.errors import MESSAGES_PATH, OLLAMA_PATHS, ApiError
 
 CLIENT_LEFT = 499  # nobody reads this status; metrics and logs show it
+RESPONSES_PATH = "/v1/responses"
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 EMPTY_COMMENT = b": \n\n"
@@ -31,6 +32,18 @@ def frame(body: Mapping[str, object]) -> bytes:
 def event_frame(event: Mapping[str, object]) -> bytes:
     """A frame with the event's type on a line of its own before the data."""
     return b"event: " + str(event["type"]).encode() + b"\n" + frame(event)
+
+
+def last_event(error: ApiError, path: str) -> bytes:
+    """The last bytes of a stream that broke before its first event, or outside the endpoint that wrote them, in the
+    format of the path's streams."""
+    if path == MESSAGES_PATH:
+        return event_frame(error.message_body())
+    if path.startswith(OLLAMA_PATHS):
+        return line(error.ollama_body())
+    if path == RESPONSES_PATH:
+        return event_frame({"type": "error", "code": error.code, "message": error.message, "param": None})
+    return frame(error.body()) + DONE
 
 
 def padded(frames: bytes) -> bytes:
@@ -66,17 +79,17 @@ class EventStream(Response):
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
-        self._frames = frames
+        self.frames = frames
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         try:
             await while_connected(receive, self._send_frames(send))
         finally:
-            await self._frames.aclose()
+            await self.frames.aclose()
 
     async def _send_frames(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for data in self._frames:
+        async for data in self.frames:
             await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -26,9 +26,12 @@ def show_pull(name: str, revision: str | None, console: Console) -> None:
 
 def pull_before_serving(name: str, revision: str | None, is_agreed: bool, can_ask: bool, console: Console) -> None:
     """Pull what is a name of the hub and not in its cache; ask first, unless that is agreed. Where nobody can be asked,
-    a model of safetensors is left to the worker, which fetches it while the port is open. Raises ConfigError."""
+    a name without a quantisation is left to the worker, which fetches safetensors while the port is open. Raises
+    ConfigError."""
     wanted = hub_name(name)
     if wanted is None or name == BUNDLED_MODEL or Path(name).exists() or is_installed(name, revision):
+        return
+    if wanted.quantization is None and not (is_agreed or can_ask):
         return
     try:
         model = look_up(name, revision)
@@ -36,8 +39,6 @@ def pull_before_serving(name: str, revision: str | None, is_agreed: bool, can_as
         if wanted.quantization is None:
             return  # the start says what is wrong with such a name, or that the cache has what the hub does not tell
         raise
-    if not (is_agreed or can_ask or model.is_gguf):
-        return
     question = f"{model.name} is not here. Pull {in_units(model.num_bytes)} from the hub?"
     if can_ask and not is_agreed and not Confirm.ask(question, console=console, default=True):
         raise ConfigError(f"{model.name} is not here, and was not pulled")
@@ -80,7 +81,8 @@ def _pull(model: HubModel, console: Console) -> None:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(str(model.name), total=model.num_bytes)
         pull(model, lambda progress: bar.update(task, completed=progress.done))
-    sentence = f"{model.name} is here: {in_units(model.num_bytes)} in {len(model.files)} files."
+    files = "one file" if len(model.files) == 1 else f"{len(model.files)} files"
+    sentence = f"{model.name} is here: {in_units(model.num_bytes)} in {files}."
     console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -11,7 +11,6 @@ from fnmatch import fnmatch
 from typing import Any
 
 from decoding.errors import ConfigError, in_one_line
-from decoding.model.files.gguf_file import SUFFIX
 from decoding.model.files.hub_cache import HubName, choose_gguf, hub_name
 
 HUB_SECONDS = 8.0  # that the hub may take for an answer
@@ -45,10 +44,6 @@ class HubModel:
     name: HubName
     revision: str | None
     files: tuple[HubFile, ...]
-
-    @property
-    def is_gguf(self) -> bool:
-        return self.files[0].name.endswith(SUFFIX)
 
     @property
     def num_bytes(self) -> int:

@@ -20,7 +20,6 @@ from server.library.hub import HubFile, HubModel
 
 PARTIAL = ".gander.incomplete"  # what `hf cache` takes for the rest of a download that broke off, and removes
 READ_SECONDS = 60.0  # of silence, after which a pull is given up
-PIECE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,7 @@ def _append(model: HubModel, file: HubFile, kept: IO[bytes], report: _Report) ->
         hf_raise_for_status(reply)
         if reply.status_code != 206:  # the whole file, from a hub that knows no ranges
             kept.truncate(0)
-        for piece in reply.iter_bytes(PIECE_BYTES):
+        for piece in reply.iter_bytes():
             kept.write(piece)
             report(kept.tell())
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the server: histograms and counters of requests, and the engine's totals, read at each scrape.
+"""Prometheus metrics of one model: histograms and counters of requests, and the engine's totals, read at each scrape.
 
 Owns names, labels and buckets, in a registry of its own. Ratios are left to PromQL, except for the speedup gauge, whose
 help text defines it. Names that begin with vllm: are vLLM's, so that tools made for it can read them.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from itertools import product
 from math import inf
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -22,7 +22,6 @@ from server.engine_client.client import EngineClient
 from server.engine_client.open_requests import Ticket
 from server.engine_client.replies import End
 from server.engine_client.status import EngineStatus
-from server.http.errors import ApiError
 from server.metrics.exposition import engine_metrics, load_metrics, ready_metrics, status_metrics, worker_metrics
 from server.metrics.totals import StepTotals
 from server.metrics.vllm_names import VllmRequests, vllm_cache_config, vllm_engine_metrics
@@ -33,10 +32,6 @@ LATENCY_BUCKETS = (
 )
 # Labels whose counters exist from the start, at 0, so that PromQL sees their first increase.
 ENDS = ("stop", "length", "abort", "rejected", "failed", "workergone", "expired")
-OPERATIONAL_CODES = (
-    *("internal_error", "queue_full", "worker_died", "engine_restarting", "engine_silent", "server_stopping"),
-    *("queue_timeout", "timeout", "rate_limit_exceeded"),
-)
 LENGTH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 
 PROMPT_CLASSES = {"1k": 1024, "4k": 4096, "16k": 16384, "64k": 65536, "more": inf}  # the most tokens of each
@@ -47,8 +42,9 @@ def prompt_class(num_tokens: int) -> str:
     return next(name for name, most in PROMPT_CLASSES.items() if num_tokens <= most)
 
 
-class Metrics:
-    """All metrics. The engine's client and the middleware call its on_... methods."""
+class ModelMetrics:
+    """All metrics of a model, whose client calls the on_... methods. `ServerMetrics` adds the label model_name to those
+    that lack it."""
 
     def __init__(self, model_name: str) -> None:
         self.registry = CollectorRegistry()
@@ -59,16 +55,7 @@ class Metrics:
         self._client: EngineClient | None = None
         self._tenants: set[str] = set()  # tenants that had a request end; at most as many as there are keys
         self.registry.register(_Engine(self._engine_metrics))
-        ProcessCollector(registry=self.registry)
         self._add_request_metrics()
-        self._http_requests = Counter(
-            "gander_http_requests", "HTTP requests by route and status", ("route", "status"), registry=self.registry
-        )
-        self._errors = Counter(
-            "gander_errors", "Errors answered, by the code clients see", ("code",), registry=self.registry
-        )
-        for code in OPERATIONAL_CODES:
-            self._errors.labels(code)
 
     def watch(self, client: EngineClient, read_status: Callable[[], EngineStatus]) -> None:
         """From now on every scrape reads the state of the workers and the server from these."""
@@ -105,14 +92,6 @@ class Metrics:
     def on_resumed(self, num_requests: int) -> None:
         """Count requests that continue on another worker."""
         self._resumed.inc(num_requests)
-
-    def on_error(self, error: ApiError) -> None:
-        """Count an error that was answered, also one inside a stream."""
-        self._errors.labels(error.code).inc()
-
-    def on_request(self, route: str, status: int) -> None:
-        """Count an HTTP request that was answered."""
-        self._http_requests.labels(route, str(status)).inc()
 
     def _engine_metrics(self) -> Iterable[Metric]:
         yield from engine_metrics(self.totals)

@@ -101,7 +101,7 @@ class DrainingServer(uvicorn.Server):
         SIGINT and SIGHUP, which a person sends, and where it was never ready, so that no router leads here."""
         service = self._service
         is_routed = number == signal.SIGTERM and self._is_settled
-        LOG.info("Stopping: %d requests may still finish.", service.client.num_open)
+        LOG.info("Stopping: %d requests may still finish.", service.models.num_open)
         service.begin_drain()
         self._close_port_by(asyncio.get_running_loop().time() + service.settings.drain_delay * is_routed)
 

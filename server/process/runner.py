@@ -26,9 +26,10 @@ from server.http.connections import (
     connections_there_is_room_for,
 )
 from server.http.repeated_lines import quieten
+from server.models.log_names import ModelNames
 from server.process.draining_server import BACKLOG, DRAIN_MARGIN, DrainingServer
 from server.process.service_manager import ServiceManager, passed_socket
-from server.process.startup_report import StartupReport
+from server.process.startup_report import report_start
 from server.service import Service
 
 LOG = logging.getLogger("gander.server")
@@ -39,20 +40,31 @@ ACCEPTED_AT_ONCE = 8  # connections accepted in one go
 
 
 def run(
-    settings: ServerSettings, command: Sequence[str] = WORKER_COMMAND, sources: SettingSources | None = None
+    settings: ServerSettings,
+    models: Sequence[ServerSettings] = (),
+    command: Sequence[str] = WORKER_COMMAND,
+    sources: SettingSources | None = None,
 ) -> int:
-    """Serve until a signal arrives, or until the model turns out not to be servable. Returns the exit status. sources:
-    where the settings are from, to be read again when that is asked for."""
+    """Serve until a signal arrives, or until no model turns out to be servable. settings, models: as in
+    `create_service`. Returns the exit status. sources: where the settings are from, to be read again when that is asked
+    for."""
     logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(ModelNames())
     quieten()
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars, also the workers', would fill a log with spaces
     sys.setswitchinterval(SWITCH_SECONDS)
     settle_allocator(MMAP_BYTES)
-    return asyncio.run(_serve(settings, command, sources))
+    return asyncio.run(_serve(settings, models, command, sources))
 
 
-async def _serve(settings: ServerSettings, command: Sequence[str], sources: SettingSources | None) -> int:
+async def _serve(
+    settings: ServerSettings,
+    models: Sequence[ServerSettings],
+    command: Sequence[str],
+    sources: SettingSources | None,
+) -> int:
     console = Console(stderr=True)
     try:
         listener = passed_socket(os.environ) or _listen(settings)
@@ -64,22 +76,22 @@ async def _serve(settings: ServerSettings, command: Sequence[str], sources: Sett
     host, port = listener.getsockname()[:2]
     settings = settings.model_copy(update={"host": host, "port": port})  # which a passed socket has of its own
     try:
-        service = create_service(settings, command)
+        service = create_service(settings, command, models=models)
         service.sources = sources
     except ConfigError as error:
         listener.close()
         console.print(f"[red]Stopped:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         return 1
     server = DrainingServer(http_config(service), service)
-    report = StartupReport(console, service, f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
-    service.subscribe(report.show)
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    report_start(console, service.models.models, address)
     service.subscribe(ServiceManager(os.environ).show)
     service.subscribe(server.stop_if_failed)
     service.subscribe(server.settle_if_ready)
     try:
         await server.serve(sockets=[listener])
     finally:
-        await service.client.close(0.0, leave_seconds=0.0)  # the lifespan's end has closed it, unless something broke
+        await service.close_workers(0.0, leave_seconds=0.0)  # the lifespan's end has closed it, unless something broke
     if server.is_failed:
         console.print(f"[red]Stopped:[/red] {escape(service.status.sentence)}", highlight=False, soft_wrap=True)
         return 1

@@ -1,42 +1,66 @@
-"""What a start prints: the worker's progress, then what was loaded, the address and a first command to try."""
+"""What a start prints: the progress of what is loaded, then what that is, the address and a first command to try."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
 from decoding.process.machine import cores
 from server.engine_client.status import EngineStatus
-from server.service import Service
+from server.models.model import Model
 
 EXAMPLE = {"prompt": "def fibonacci(n):\n", "max_tokens": 64, "stream": True}
 
 
-class StartupReport:
-    """Prints the worker's progress while the server starts, then the address and a first command to try."""
+def report_start(console: Console, models: Sequence[Model], url: str) -> None:
+    """Print what the server at `url` serves, and from now on how each model is loaded."""
+    names = ", ".join(f"[cyan]{escape(model.name)}[/cyan]" for model in models)
+    if len(models) == 1:
+        line = f"[bold]Gander[/bold] is starting {names}; {url}/ready says when."
+    else:
+        line = f"[bold]Gander[/bold] serves {names}, each once a request names it."
+    console.print(line, highlight=False, soft_wrap=True)
+    if len(models) > 1:
+        _say_where(console, url)
+    for model in models:
+        model.subscribe(_ModelReport(console, model, url if len(models) == 1 else None).show)
 
-    def __init__(self, console: Console, service: Service, url: str) -> None:
+
+def _say_where(console: Console, url: str) -> None:
+    for sentence in (
+        f"Open [bold cyan]{url}[/bold cyan] and press Race.",
+        f"The API is at [bold cyan]{url}/v1[/bold cyan]. Try it:",
+    ):
+        console.print(sentence, highlight=False, soft_wrap=True)
+    body = json.dumps(EXAMPLE)
+    command = f"  curl -N {url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
+    console.print(command, highlight=False, markup=False, soft_wrap=True)
+
+
+class _ModelReport:
+    """Prints a model's progress while it is loaded, and what was. url: told then, None where it is told already; the
+    lines then begin with the model's name."""
+
+    def __init__(self, console: Console, model: Model, url: str | None) -> None:
         self._console = console
-        self._service = service
+        self._model = model
         self._url = url
+        self._begin = "" if url is not None else f"[cyan]{escape(model.name)}[/cyan] "
         self._last = ""
         self._num_compiling = 0
-        name = escape(service.settings.model_name)
-        self._say(f"[bold]Gander[/bold] is starting [cyan]{name}[/cyan]; {url}/ready says when.")
 
     def show(self, status: EngineStatus) -> None:
-        """Print each new sentence of progress once, and the address when the server becomes ready."""
+        """Print each new sentence of progress once, and what was loaded when it becomes ready."""
         if status.state == "ready" and self._last != "ready":
             self._last = "ready"
             self._show_ready()
             self._show_compiling(status)
         elif status.state == "loading" and status.sentence != self._last:
             self._last = status.sentence
-            self._console.print(
-                f"[dim]{status.fraction:4.0%}[/dim]  {escape(status.sentence)}", highlight=False, soft_wrap=True
-            )
+            self._say(f"[dim]{status.fraction:4.0%}[/dim]  {escape(status.sentence)}")
         elif status.state != "ready":
             self._last = status.state
         elif len(status.compiling) != self._num_compiling:
@@ -51,7 +75,7 @@ class StartupReport:
         self._num_compiling = len(status.compiling)
 
     def _show_ready(self) -> None:
-        engine = self._service.client.ready
+        engine = self._model.client.ready
         assert engine is not None
         place = f"cpu with {cores()}" if engine.device == "cpu" else engine.device
         weights = "" if engine.weights == engine.dtype else f"{engine.weights} weights, "
@@ -62,16 +86,14 @@ class StartupReport:
             exactness = (
                 f"exact in batches and trees of up to {engine.exact_rows} tokens, not in prompts or after prefix hits"
             )
-        self._console.print(
+        self._say(
             f"[green]ready[/green] {escape(engine.model)}: {engine.parameters / 1e6:.1f}M parameters, "
             f"{weights}{engine.dtype} on {place}, attention {engine.attention} ({exactness}), "
-            f"{engine.max_model_len} tokens, loaded in {engine.load_seconds:.1f} s",
-            highlight=False,
-            soft_wrap=True,
+            f"{engine.max_model_len} tokens, loaded in {engine.load_seconds:.1f} s"
         )
-        num_workers = self._service.settings.workers
+        num_workers = self._model.settings.workers
         takers = "the worker takes" if num_workers == 1 else f"the {num_workers} workers take"
-        num_ranks = num_workers * self._service.settings.tensor_parallel_size
+        num_ranks = num_workers * self._model.settings.tensor_parallel_size
         ranks = f", {engine.expected_bytes / num_ranks / 2**30:.1f} on each rank," if num_ranks > num_workers else ""
         kept = "" if engine.kv_dtype in ("", engine.dtype) else f" in {engine.kv_dtype}"
         carried = f", each with {engine.state_bytes / 2**20:.2f} MiB that layers carry" if engine.state_bytes else ""
@@ -82,11 +104,8 @@ class StartupReport:
         )
         if engine.context_note is not None:
             self._say(f"[yellow]{escape(engine.context_note)}[/yellow]")
-        self._say(f"Open [bold cyan]{self._url}[/bold cyan] and press Race.")
-        self._say(f"The API is at [bold cyan]{self._url}/v1[/bold cyan]. Try it:")
-        body = json.dumps(EXAMPLE)
-        command = f"  curl -N {self._url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
-        self._console.print(command, highlight=False, markup=False, soft_wrap=True)
+        if self._url is not None:
+            _say_where(self._console, self._url)
 
     def _say(self, sentence: str) -> None:
-        self._console.print(sentence, highlight=False, soft_wrap=True)
+        self._console.print(self._begin + sentence, highlight=False, soft_wrap=True)

@@ -12,13 +12,15 @@ from server.prompts.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """name: what the client calls it; engine: what the worker reported when it was ready; settings: the server's."""
+    """name: what the client calls it; engine: what the worker reported when it was ready; settings: this model's;
+    waited: seconds that the request has waited for it."""
 
     name: str
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     engine: Ready
     settings: ServerSettings
+    waited: float = 0.0
 
     @property
     def most_characters(self) -> int:

@@ -12,12 +12,11 @@ from collections.abc import AsyncGenerator, Callable
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
-from server.http.errors import MESSAGES_PATH, OLLAMA_PATHS, ApiError
+from server.http.errors import ApiError
 from server.http.sender import SESSION_HEADER
-from server.http.sse import DONE, EVENTS, LINES, event_frame, frame, line, while_connected
+from server.http.sse import EVENTS, LINES, last_event, while_connected
 from server.ray.http_call import HttpRequest, ReplyHead
 
-RESPONSES_PATH = "/v1/responses"
 STREAMS = (EVENTS.media_type.encode(), LINES.media_type.encode())
 ATTEMPTS = 2
 
@@ -106,17 +105,6 @@ class _Reply:
         )
         if is_stream:
             await self._send(_body(last_event(error, path), has_more=False))
-
-
-def last_event(error: ApiError, path: str) -> bytes:
-    """The last bytes of a stream that broke, in the format of the path's streams."""
-    if path == MESSAGES_PATH:
-        return event_frame(error.message_body())
-    if path.startswith(OLLAMA_PATHS):
-        return line(error.ollama_body())
-    if path == RESPONSES_PATH:
-        return event_frame({"type": "error", "code": error.code, "message": error.message, "param": None})
-    return frame(error.body()) + DONE
 
 
 def _body(data: bytes, has_more: bool) -> Message:

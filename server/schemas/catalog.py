@@ -19,9 +19,12 @@ from server.schemas.completions import PROMPT_SCHEMA, Prompt, read_prompts
 from server.schemas.messages import ChatMessage, check_template_options
 from server.schemas.tools import ChatTool
 
+State = Literal["absent", "loading", "ready", "silent", "restarting", "draining", "unloading", "failed"]
+
 
 class ModelCard(TypedDict):
-    """root: the model's own name; max_model_len: the longest prompt plus reply that is served, in tokens.
+    """root: the model's own name; max_model_len: the longest prompt plus reply that is served, in tokens, null before
+    the model is loaded; state: absent is one that its first request loads.
 
     model_context_len: what the model itself supports, with context_note, the reason; both only where that is more.
     type, display_name, created_at, max_input_tokens: for Anthropic's clients alone.
@@ -34,6 +37,7 @@ class ModelCard(TypedDict):
     root: str
     parent: None
     max_model_len: int | None
+    state: State
     model_context_len: NotRequired[int]
     context_note: NotRequired[str]
     type: NotRequired[Literal["model"]]
@@ -189,9 +193,6 @@ class EngineCard(TypedDict):
     load_seconds: float
 
 
-State = Literal["loading", "ready", "silent", "restarting", "draining", "failed"]
-
-
 class WorkerCard(TypedDict):
     """The state of one of the server's worker processes."""
 
@@ -203,10 +204,26 @@ class WorkerCard(TypedDict):
     open_requests: int
 
 
+class ModelState(TypedDict):
+    """One of the server's models. needed_bytes: of memory before it is loaded, that of its files, 0 if unknown;
+    expected_bytes: once it is, with its cache full; unload_seconds: until it is unloaded if nobody uses it, null where
+    nothing is set; num_uses: requests that wait for it or run on it."""
+
+    name: str
+    status: State
+    sentence: str
+    fraction: float
+    needed_bytes: int
+    expected_bytes: int | None
+    unload_seconds: float | None
+    num_uses: int
+
+
 class HealthReply(TypedDict):
     """Without a key only the status is there. With one: sentence, the status for people; fraction: progress of loading;
     compiling: drafting methods that are not compiled yet, whose requests run plain, to the same tokens; engine, once it
-    is loaded. Workers, restarts, last errors and open requests are for admin keys."""
+    is loaded; models: all of the server's, the default one first; free_bytes: of the machine's memory. Workers,
+    restarts, last errors and open requests are for admin keys."""
 
     status: State
     sentence: NotRequired[str]
@@ -218,12 +235,16 @@ class HealthReply(TypedDict):
     open_requests: NotRequired[int]
     workers: NotRequired[list[WorkerCard]]
     engine: NotRequired[EngineCard]
+    models: NotRequired[list[ModelState]]
+    free_bytes: NotRequired[int | None]
 
 
 class SessionCard(TypedDict):
-    """What drafting has learned in one session. owner: a hash of the API key that it belongs to; "" without keys."""
+    """What drafting has learned in one session of a model. owner: a hash of the API key that it belongs to; "" without
+    keys."""
 
     id: str
+    model: str
     object: Literal["session"]
     owner: str
     bytes: int

@@ -221,6 +221,12 @@ class SamplingRequest(WireModel):
         allow_inf_nan=False,
         description="Seconds that the whole reply may take; after them it ends with 504, or an error event in a stream",
     )
+    keep_alive: float | None = Field(
+        default=None,
+        allow_inf_nan=False,
+        description="Seconds that the model stays loaded after this request; 0: not at all, a negative number: until "
+        "another model needs its room",
+    )
     speculation: SpeculationOptions = SpeculationOptions()
 
 

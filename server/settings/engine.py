@@ -14,7 +14,7 @@ from decoding.config import BUNDLED_MODEL, Attention, Dtype, EngineConfig, KvDty
 from server.settings.memory import SMALLEST_CACHE, amount_of
 
 ENGINE = EngineConfig()  # the settings take their defaults from here
-ENGINE_OPTIONS = frozenset(option.name for option in fields(EngineConfig)) - {"place", "kept_slots"}
+ENGINE_OPTIONS = frozenset(option.name for option in fields(EngineConfig)) - {"place", "kept_slots", "models"}
 
 
 class EngineSettings(BaseModel):
@@ -27,6 +27,16 @@ class EngineSettings(BaseModel):
     revision: str | None = Field(default=ENGINE.revision, description="Branch, tag or commit of a hub model")
     trust_remote_code: bool = Field(
         default=ENGINE.trust_remote_code, description="Allow a model to bring its own Python code"
+    )
+    keep_alive: float | None = Field(
+        default=None,
+        description="Seconds that the model stays loaded after its last request; 0: not at all, -1: until another "
+        "needs its room. By default -1, and 300 where a server has several models",
+    )
+    preload: bool | None = Field(
+        default=None,
+        description="Load the model when the server starts instead of at its first request; by default where it is the "
+        "only one",
     )
     device: str = Field(default=ENGINE.device, description="auto, cpu, cuda or cuda:N")
     dtype: Dtype = Field(default=ENGINE.dtype, description="Number format of the weights")

@@ -53,11 +53,12 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     text = f"{field.description}{default}"
     if name == "model":
         info: Any = typer.Argument(help=text, show_default=False)
-    else:
-        words = key_of(name)
-        flag = f"--{words}/--no-{words}" if field.default is True else f"--{words}"
-        names = (flag, ALIASES[name]) if name in ALIASES else (flag,)
-        info = typer.Option(*names, help=text, show_default=False)
+        annotation = operator.getitem(Annotated, (list[str] | None, info))
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    words = key_of(name)
+    flag = f"--{words}/--no-{words}" if field.default is True else f"--{words}"
+    names = (flag, ALIASES[name]) if name in ALIASES else (flag,)
+    info = typer.Option(*names, help=text, show_default=False)
     annotation = operator.getitem(Annotated, (field.annotation | None, info))  # type: ignore[operator]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

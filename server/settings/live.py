@@ -5,12 +5,16 @@ Invariant: what is live is read from the service's settings for each request, or
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pydantic import BaseModel
 
 from server.settings.file import key_of
 from server.settings.requests import RequestSettings
+
+T = TypeVar("T", bound=BaseModel)
 
 AT_THE_START = {  # settings of requests that something is built from
     *("chat_template", "tool_parser", "reasoning_parser", "response_template"),
@@ -38,9 +42,18 @@ class Reloaded:
         return "; ".join(told) or "nothing has changed"
 
 
-def reloaded(running: BaseModel, wanted: BaseModel) -> Reloaded:
-    """Compare the settings that run with those that are wanted now."""
-    differing = [name for name in type(running).model_fields if getattr(running, name) != getattr(wanted, name)]
+def taken_up(running: T, wanted: T) -> T:
+    """The running settings with those wanted that need no restart."""
+    return running.model_copy(update={name: getattr(wanted, name) for name in LIVE})
+
+
+def reloaded(pairs: Sequence[tuple[BaseModel, BaseModel]]) -> Reloaded:
+    """Compare the settings that run with those that are wanted now, of the server and of each model."""
+    differing = [
+        name
+        for name in type(pairs[0][0]).model_fields
+        if any(getattr(running, name) != getattr(wanted, name) for running, wanted in pairs)
+    ]
     return Reloaded(
         tuple(key_of(name) for name in differing if name in LIVE),
         tuple(key_of(name) for name in differing if name not in LIVE),

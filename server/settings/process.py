@@ -21,6 +21,11 @@ class ProcessSettings(BaseModel):
         description="Milliseconds between two chunks of a stream, each padded, so that encrypted packets tell who "
         "watches them little about the tokens; 0 sends tokens as they come",
     )
+    max_loaded: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most models that are loaded at a time; by default as many as the free memory holds",
+    )
     standby: bool = Field(
         default=True, description="Keep a spare process (some 400 MB), from which a worker that died is soon replaced"
     )

@@ -5,6 +5,7 @@ import { Engine } from "./api/engine.js";
 import { installCard } from "./drafting/card.js";
 import { part } from "./elements/element.js";
 import { Settings } from "./elements/settings.js";
+import { ModelPicker } from "./elements/model_picker.js";
 import { installTabs } from "./elements/tabs.js";
 import { ChatView } from "./pages/chat.js";
 import { CompletionView } from "./pages/completion.js";
@@ -14,6 +15,7 @@ const byId = (id) => document.getElementById(id);
 
 const engine = new Engine();
 const settings = new Settings(byId("settings"), byId("settings-toggle"), byId("settings-summary"));
+new ModelPicker(byId("models"), engine, settings);
 const views = {
   race: new RaceView(byId("race"), engine, settings),
   chat: new ChatView(byId("chat"), engine, settings),
@@ -34,9 +36,10 @@ function showEngine() {
 let offered = null;
 engine.addEventListener("change", () => {
   showEngine();
+  settings.model = engine.named;
   const loaded = engine.served;
-  if (loaded && loaded.model !== offered) settings.offer(loaded);
-  offered = loaded?.model ?? offered;
+  if (loaded && loaded.served_name !== offered) settings.offer(loaded);
+  offered = loaded?.served_name ?? offered;
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") activity.stop();

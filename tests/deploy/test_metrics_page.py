@@ -11,6 +11,7 @@ from tests.server.servers import make_model_folder, running_server, wait_until
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
 DEPLOYMENT = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+OF_THE_SERVER = ("gander_http_requests_total", "gander_errors_total")
 ROW = re.compile(r"^\| `((?:gander|vllm|process)[\w:]+)` \| (gauge|counter|histogram) \|([\w, ]*)\| \S.* \|$", re.M)
 
 
@@ -21,8 +22,10 @@ def documented() -> dict[str, tuple[str, frozenset[str]]]:
 
 
 def of_all(name: str) -> frozenset[str]:
-    """The labels of all vLLM's metrics, which the page tells once."""
-    return frozenset({"model_name", "engine"} if name.startswith("vllm:") else ())
+    """The labels of all of a model's metrics, which the page tells once."""
+    if name.startswith("vllm:"):
+        return frozenset({"model_name", "engine"})
+    return frozenset({"model_name"} if name.startswith("gander_") and name not in OF_THE_SERVER else ())
 
 
 def exported(text: str) -> dict[str, tuple[str, frozenset[str]]]:

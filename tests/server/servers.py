@@ -22,6 +22,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from server.app import create_service
 from server.config import ServerSettings
 from server.engine_client.processes.restart_policy import RestartPolicy
+from server.models.model import Model
 from server.process.runner import http_config
 from server.service import Service
 
@@ -69,8 +70,13 @@ class RunningServer:
     clients: ExitStack
 
     @property
+    def served(self) -> Model:
+        """The default model."""
+        return self.service.models.default
+
+    @property
     def model(self) -> str:
-        return self.service.settings.model_name
+        return self.served.name
 
     def client(self) -> OpenAI:
         client = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
@@ -140,9 +146,11 @@ def running_server(
     state: str = "ready",
     policy: RestartPolicy = FAST_RESTARTS,
     tracing: Any = None,
+    models: Sequence[ServerSettings] = (),
 ) -> Iterator[RunningServer]:
-    """Serve on a free port until the block ends; waits for `state` first. tracing: a TracerProvider."""
-    service = create_service(settings, command, policy)
+    """Serve on a free port until the block ends; waits for `state` first. tracing: a TracerProvider. models: if
+    there are several."""
+    service = create_service(settings, command, policy, models)
     service.tracing = tracing or service.tracing
     server = uvicorn.Server(http_config(service))
     listener = socket.create_server(("127.0.0.1", 0))

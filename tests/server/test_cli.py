@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
     """The settings `serve` would have run with."""
     seen: list[ServerSettings] = []
 
-    def run(settings: ServerSettings, sources: SettingSources) -> int:
+    def run(settings: ServerSettings, models: Sequence[ServerSettings], sources: SettingSources) -> int:
         assert "sesame" not in repr(sources)
-        seen.append(settings)
+        assert settings.max_loaded == models[0].max_loaded
+        seen.extend(models)
         return 0
 
     monkeypatch.setattr(server.process.runner, "run", run)
@@ -175,3 +177,38 @@ def test_a_name_that_no_folder_can_have_is_said_so() -> None:
 def test_the_version_is_a_flag_too() -> None:
     assert invoke("--version").exit_code == 0
     assert invoke("--version").output == invoke("version").output
+
+
+def test_several_models_have_names_of_their_own_or_given_ones(started: list[ServerSettings], tmp_path: Path) -> None:
+    odd = tmp_path / "a=b"
+    odd.mkdir()
+    assert invoke("serve", "gosling", "big=org/model", str(odd), "--max-loaded", "2").exit_code == 0
+    assert [settings.model for settings in started] == ["gosling", "org/model", str(odd)]
+    assert [settings.model_names for settings in started] == [("gosling",), ("big",), ("a=b",)]
+    assert {settings.max_loaded for settings in started} == {2}
+    refused = invoke("serve", "gosling", "gosling")
+    assert refused.exit_code == 2
+    assert "have one name, gosling" in " ".join(refused.output.split())
+
+
+def test_a_name_keeps_the_aliases_that_flags_give(started: list[ServerSettings]) -> None:
+    assert invoke("serve", "mine=gosling", "--served-model-name", "*").exit_code == 0
+    assert started[0].model_names == ("mine",)
+    assert started[0].serves("whatever an agent sends")
+
+
+def test_all_models_of_the_file_are_served(
+    started: list[ServerSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gander.toml").write_text(
+        "max-loaded = 1\n[models.small]\nmodel = 'gosling'\nkeep-alive = 60\n[models.big]\nmodel = 'org/model'\n"
+    )
+    monkeypatch.setenv("GANDER_CONFIG", str(tmp_path / "gander.toml"))
+    assert invoke("serve").exit_code == 0
+    assert [(each.model_name, each.model, each.keep_alive) for each in started] == [
+        ("small", "gosling", 60.0),
+        ("big", "org/model", None),
+    ]
+    started.clear()
+    assert invoke("serve", "big", "other=gosling").exit_code == 0
+    assert [each.model_name for each in started] == ["big", "other"]

@@ -87,9 +87,7 @@ def test_models_are_listed_and_shown_and_errors_are_read(real: RunningServer, cl
     shown = client.show(model.model)
     assert shown.details is not None
     assert shown.modelinfo is not None
-    assert (
-        shown.modelinfo[f"{shown.details.family}.context_length"] == real.service.require_ready().engine.max_model_len
-    )
+    assert shown.modelinfo[f"{shown.details.family}.context_length"] == real.served.client.ready.max_model_len
     for wrong, status in (({"model": "other"}, 404), ({"options": {"temperature": -1}}, 400)):
         with pytest.raises(ollama.ResponseError) as caught:
             client.chat(**({"model": real.model, "messages": MESSAGES} | wrong))
@@ -108,4 +106,4 @@ def test_the_node_client_reads_the_same(real: RunningServer, client: ollama.Clie
     assert told["generate"] == {"plain": text, "streamed": text}
     assert told["error"] == {"status": 404, "has_sentence": True}
     assert told["models"] == [f"{real.model}:latest"]
-    wait_until(lambda: real.service.client.num_open == 0)
+    wait_until(lambda: real.served.client.num_open == 0)

@@ -181,9 +181,9 @@ def test_closing_the_stream_aborts(real: RunningServer) -> None:
     arguments: dict[str, Any] = {"model": real.model, "messages": MESSAGES, "max_tokens": 1500}
     stream = real.client().chat.completions.create(**arguments, stream=True, extra_body={"ignore_eos": True})
     next(iter(stream))
-    assert real.service.client.num_open == 1
+    assert real.served.client.num_open == 1
     stream.close()
-    wait_until(lambda: real.service.client.num_open == 0)
+    wait_until(lambda: real.served.client.num_open == 0)
     wait_until(lambda: real.metric("gander_running") == 0)
 
 
@@ -212,4 +212,4 @@ def test_the_node_client_reads_the_same(real: RunningServer, node_modules: Path)
         assert told[name]["plain"]["text"]
     assert told["chat"]["plain"]["text"] == told["response"]["plain"]["text"]
     assert told["error"] == {"status": 400, "code": "invalid_value", "param": "temperature", "has_request_id": True}
-    wait_until(lambda: real.service.client.num_open == 0)
+    wait_until(lambda: real.served.client.num_open == 0)

@@ -29,8 +29,8 @@ from decoding.model.state.rule_rows import RuleRows
 from decoding.model.state.walk import CompiledWalk, Job, chain_walk
 from decoding.model.target_model import TargetModel
 
-WEIGHTS = ("float32", "int8", "int4")
-Weights = Literal["float32", "int8", "int4"]
+WEIGHTS = ("float32", "bfloat16", "int8", "int4")
+Weights = Literal["float32", "bfloat16", "int8", "int4"]
 Clock = Callable[[], float]  # seconds
 ROWS = (1, 2, 4, 8, 16)
 CONTEXT, PROMPT_LEN = 64, 128
@@ -75,7 +75,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(name: str, config: PreTrainedConfig, weights: Weights, plan: Plan) -> Measured:
-    stock = _build(config)
+    stock = _build(config).to(getattr(torch, _dtype(weights)))
     num_active = active_parameters(stock)
     steps = Steps(_target(copy.deepcopy(stock), weights, plan.threads), plan)
     seconds: dict[int, list[float]] = {num_rows: [] for num_rows in ROWS}
@@ -206,9 +206,14 @@ def _target(model: PreTrainedModel, weights: Weights, threads: int) -> TargetMod
     return TargetModel(model, _config(weights, threads), silent)
 
 
+def _dtype(weights: Weights) -> str:
+    """Other weights are rounded from float32."""
+    return "bfloat16" if weights == "bfloat16" else "float32"
+
+
 def _config(weights: Weights, threads: int) -> EngineConfig:
-    own: RoundedWeights = "auto" if weights == "float32" else weights
-    attention = resolve_attention("auto", "cpu", "float32")
+    own: RoundedWeights = weights if weights == "int8" or weights == "int4" else "auto"
+    attention = resolve_attention("auto", "cpu", _dtype(weights))
     return EngineConfig(max_model_len=MOST_TOKENS, threads=threads, weights=own, attention=attention)
 
 
@@ -223,7 +228,7 @@ def _dense_prompt_seconds(config: PreTrainedConfig, num_parameters: int, weights
         mlp_width=max(64, mlp_width),
         vocab_size=config.vocab_size,
     )
-    steps = Steps(_target(shape.build("float32"), weights, plan.threads), plan)
+    steps = Steps(_target(shape.build(_dtype(weights)), weights, plan.threads), plan)
     return min(steps.prompt_seconds() for _ in range(plan.rounds))
 
 

@@ -17,9 +17,9 @@ def methods() -> list[str]:
     return [method for method in registry.METHODS if method != registry.PLAIN]
 
 
-def weights_group(bits: int, width: int) -> str:
-    """The group that multiplies codes of `bits` bits in groups of `width` inputs."""
-    return f"{WEIGHTS}-{bits}-{width}"
+def weights_group(bits: int, width: int, scale_bytes: int) -> str:
+    """The group that multiplies codes of `bits` bits in groups of `width` inputs, with scales of so many bytes."""
+    return f"{WEIGHTS}-{bits}-{width}-{scale_bytes}"
 
 
 def run_group(name: str) -> None:
@@ -35,13 +35,13 @@ def run_group(name: str) -> None:
         for module in (sampler, top_tokens, logprobs, logits_processors, prediction):
             module.warm_up()
     elif name.startswith(WEIGHTS):
+        from decoding.kernels.cpu.products.grouped.layout import Layout
         from decoding.kernels.cpu.products.grouped.lookup import look_up_groups
         from decoding.kernels.cpu.products.grouped.multiplying import SHARES
         from decoding.kernels.cpu.products.grouped.records import round_blocks
         from decoding.kernels.cpu.program import compiled
 
-        bits, width = map(int, name.split("-")[1:])
-        for share in (SHARES[bits, width], round_blocks, look_up_groups):
+        for share in (SHARES[Layout(*map(int, name.split("-")[1:]))], round_blocks, look_up_groups):
             compiled(share)
     else:
         from decoding.engine.compiling import drafters

@@ -44,8 +44,8 @@ class Kernels:
         if self._compiler is not None:
             self._compiler.wait_for(ATTENTION)
 
-    def load_weights(self, kinds: Collection[tuple[int, int]]) -> None:
-        """Those that multiply weights of these bits and groups. Each takes seconds to compile."""
+    def load_weights(self, kinds: Collection[tuple[int, int, int]]) -> None:
+        """Those that multiply weights of these bits, groups and bytes of a scale. Each takes seconds to compile."""
         groups = [weights_group(*kind) for kind in sorted(kinds)]
         missing = [group for group in groups if not is_complete(group)]
         if len(missing) > 1:

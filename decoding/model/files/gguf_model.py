@@ -179,7 +179,8 @@ def _read_later(file: GgufFile, parts: Sequence[GgufTensor], shape: Shape, name:
     order_I = None if layout.columns is None else torch.from_numpy(layout.columns)
     own = (shape[0], shape[1])
     stored = (shape[0], kernel_width(shape[1], kind.group))
-    return Matrix.of_codes(kind, own, StoredCodes(name, stored, read, kind.bits, kernel_group(kind.group)), order_I)
+    codes = StoredCodes(name, stored, read, kind.bits, kernel_group(kind.group), scale_bytes=kind.scale_bytes)
+    return Matrix.of_codes(kind, own, codes, order_I)
 
 
 def _picked(parts: Sequence[GgufTensor], rows: Rows) -> NDArray[np.uint8]:

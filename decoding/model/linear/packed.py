@@ -1,7 +1,8 @@
 """Linear layers of a model by ones that hold a packed or a rounded matrix.
 
-Where even a few rows change oneDNN's bits, or it packs float32 otherwise than our kernel reads it, layers are panels of
-our own. Invariant: originals are dropped one by one, and a head and an embedding that are tied stay one matrix.
+Where even a few rows change oneDNN's bits, or it packs nothing or float32 otherwise than our kernel reads it, layers
+are panels of our own. Invariant: originals are dropped one by one, and a head and an embedding that are tied stay one
+matrix.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from decoding.config import Weights
 from decoding.model.replacing.replacer import Place, Rule, places
 from decoding.weights.kinds import Kind
 from decoding.weights.linear import Embedding, Linear
-from decoding.weights.matrix import FEWEST_OUTPUTS, Matrix, Target, fits_panels, has_panels
-from decoding.weights.numbers.onednn_floats import row_limit
+from decoding.weights.matrix import FEWEST_OUTPUTS, Matrix, Target, fits_panels
+from decoding.weights.numbers.float_panels import has_panels
+from decoding.weights.numbers.onednn_floats import onednn_packs, row_limit
 from decoding.weights.readers import choose_readers
 from decoding.weights.rounding import rounded_kinds
 
@@ -61,7 +63,7 @@ def _packed(place: Place, limits: dict[Shape, int | None]) -> Linear:
     matrix, target = Matrix.of(weight_OI, bias_O), Target(weight_OI.dtype, weight_OI.device, is_packed=True)
     shape = (*weight_OI.shape, weight_OI.dtype, bias_O is None)
     if shape not in limits:
-        limits[shape] = row_limit(matrix.packed(target).numbers)
+        limits[shape] = row_limit(matrix.packed(target).numbers) if onednn_packs(weight_OI.dtype) else 0
     limit = limits[shape]
     if limit == 0 and has_panels(weight_OI.device, weight_OI.dtype) and fits_panels(weight_OI):
         return Linear(matrix.in_panels())

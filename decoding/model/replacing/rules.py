@@ -24,7 +24,7 @@ from decoding.model.replacing.replacer import Replacements, Rule
 from decoding.model.replacing.row_safe import ACTIVATIONS, ROTARIES
 from decoding.model.replacing.row_safe import REPLACED as ROW_SAFE
 from decoding.model.seam import Seam
-from decoding.weights.matrix import has_panels
+from decoding.weights.numbers.float_panels import has_panels
 
 CPU = torch.device("cpu")
 

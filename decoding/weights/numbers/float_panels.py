@@ -22,7 +22,8 @@ from decoding.kernels.cpu.products.panels import (
     multiply_halves,
 )
 from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Kernel, Rooms
-from decoding.kernels.processor import multiplies_halves
+from decoding.kernels.processor import multiplies_halves as multiplies_pairs
+from decoding.kernels.processor import widens_halves
 from decoding.weights.numbers.numbers import Numbers, address_of, padded_bias
 
 # Shape suffixes: M rows, I input width, O output width; P panels, S steps.
@@ -90,6 +91,12 @@ class FloatPanels(Numbers):
         return Call(self._share, (source, target, 0, 0, *self._constants))
 
 
+def has_panels(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this processor multiplies panels of `dtype`."""
+    is_known = dtype == torch.float32 or (dtype == torch.bfloat16 and widens_halves())
+    return device.type == "cpu" and is_known
+
+
 def panels_a_claim(num_panels: int, panel_bytes: int) -> int:
     """The number of panels that a thread claims at a time."""
     return max(1, min(CLAIM_BYTES // panel_bytes, num_panels // FEWEST_CLAIMS))
@@ -113,7 +120,7 @@ def fitting_panels(
 
 def _can_read(packed: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype) -> bool:
     """Whether the tensor is large enough for panels of the weight, so that no address outside it is read."""
-    if dtype == torch.bfloat16 and not multiplies_halves():
+    if dtype == torch.bfloat16 and not multiplies_pairs():
         return False
     num_steps, rest = divmod(shape[1] * dtype.itemsize, STEP_BYTES)
     num_bytes, num_panels = torch.ops.mkldnn._nbytes(packed), -(-shape[0] // PANEL)

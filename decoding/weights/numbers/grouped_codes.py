@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from decoding.kernels.cpu.products.grouped.layout import BLOCK, ROW_RECORD, STEPS, Layout
+from decoding.kernels.cpu.products.grouped.layout import BLOCK, HALF_BYTES, ROW_RECORD, SPAN, STEPS, Layout
 from decoding.kernels.cpu.products.grouped.lookup import NUM_FIELDS as NUM_LOOKING_FIELDS
 from decoding.kernels.cpu.products.grouped.lookup import look_up_groups
 from decoding.kernels.cpu.products.grouped.multiplying import NUM_FIELDS, SHARES
@@ -21,13 +21,21 @@ from decoding.kernels.cpu.products.grouped.records import NUM_FIELDS as NUM_ROUN
 from decoding.kernels.cpu.products.grouped.records import round_blocks
 from decoding.kernels.cpu.products.panels import PANEL
 from decoding.kernels.cpu.program import MOST_ROWS, SOURCE, TARGET, Call, Kernel, Rooms
-from decoding.weights.groups import HAS_MINIMA, Groups, factors_of, has_zero_point, joined, rows_of, zero_point
+from decoding.weights.groups import (
+    HAS_MINIMA,
+    Groups,
+    factors_of,
+    has_zero_point,
+    joined,
+    rows_of,
+    wholes_of,
+    zero_point,
+)
 from decoding.weights.numbers.float_panels import ALONE_BYTES, panels_a_claim
 from decoding.weights.numbers.numbers import Numbers, address_of, padded_bias
 from decoding.weights.numbers.stored_codes import StoredCodes
 
-# Shape suffixes: M rows, O outputs, I input width, G groups; P panels, B blocks, S steps, N bytes.
-PAIR_BYTES = 4  # of a group's scale and minimum
+# Shape suffixes: M rows, O outputs, I input width, G groups; P panels, S spans or a block's steps, B blocks, N bytes.
 Fields = ctypes.c_int64 * NUM_FIELDS
 RoundingFields = ctypes.c_int64 * NUM_ROUNDING_FIELDS
 LookingFields = ctypes.c_int64 * NUM_LOOKING_FIELDS
@@ -36,8 +44,8 @@ LookingFields = ctypes.c_int64 * NUM_LOOKING_FIELDS
 class PackedGroups:
     """A matrix [O, I] in panels, packed from slices of its rows, which have the same bits and group.
 
-    Scales and minima are kept as float16, times a power of two for each output. If every minimum is the scale times
-    one zero point, only that is kept.
+    Scales and minima are kept as float16, times a power of two for each output, or as whole bytes, and then their units
+    so. If every minimum is the scale times one zero point, only that is kept.
     """
 
     def __init__(self, slices: Iterable[Groups], shape: tuple[int, int]) -> None:
@@ -47,7 +55,7 @@ class PackedGroups:
         num_packed = 0
         for groups in _whole_panels(slices):
             if num_packed == 0:
-                self.layout = Layout(groups.bits, groups.group)
+                self.layout = Layout(groups.bits, groups.group, 1 if groups.has_units else HALF_BYTES)
                 self.zero = zero_point(groups.scales_OG, groups.minima_OG, groups.bits)
                 self._packed = self._room()
             if self.zero != HAS_MINIMA and not has_zero_point(groups.scales_OG, groups.minima_OG, self.zero):
@@ -63,7 +71,24 @@ class PackedGroups:
     @property
     def record(self) -> int:
         """Bytes of a panel's block."""
-        return self.layout.code_bytes + self.layout.pair_bytes * (2 if self.zero == HAS_MINIMA else 1)
+        return self.layout.code_bytes + self.layout.pair_bytes * self._num_pairs
+
+    @property
+    def units(self) -> int:
+        """Bytes before each span, of the units of its scales and minima."""
+        return self.layout.unit_bytes * self._num_pairs
+
+    @property
+    def panel_bytes(self) -> int:
+        return self.num_blocks * self.record + self._num_spans * self.units
+
+    @property
+    def _num_pairs(self) -> int:
+        return 2 if self.zero == HAS_MINIMA else 1
+
+    @property
+    def _num_spans(self) -> int:
+        return self.num_blocks // SPAN if self.layout.unit_bytes else 1
 
     @property
     def num_bytes(self) -> int:
@@ -73,10 +98,17 @@ class PackedGroups:
         """The fields of a call of `look_up_groups` after its ids."""
         layout = self.layout
         places = (self.record, self.num_blocks, self.factors.data_ptr())
-        return (*places, dtype.itemsize, self.zero, layout.bits, layout.group)
+        return (*places, dtype.itemsize, self.zero, layout.bits, layout.group, self.units)
 
     def _room(self) -> torch.Tensor:
-        return torch.zeros(self.num_panels, self.num_blocks, self.record, dtype=torch.uint8)
+        """[P, S, N]: of spans; of one where they have no units."""
+        span_bytes = self.panel_bytes // self._num_spans
+        return torch.zeros(self.num_panels, self._num_spans, span_bytes, dtype=torch.uint8)
+
+    def _blocks(self, spans_PSN: torch.Tensor) -> torch.Tensor:
+        """[P, S, B, N]: the records of each span's blocks."""
+        blocks_PSBN: torch.Tensor = spans_PSN[:, :, self.units :].unfold(2, self.record, self.record)
+        return blocks_PSBN
 
     def _store(self, groups: Groups, first: int) -> None:
         """Pack the rows from `first` on, a multiple of `PANEL`."""
@@ -85,31 +117,52 @@ class PackedGroups:
         num_more = (self.num_blocks * BLOCK - width, len(panels) * PANEL - num_outputs)
         codes_OI = functional.pad(groups.codes_OI, (0, num_more[0], 0, num_more[1])).contiguous()
         words_OBS = codes_OI.numpy().view(np.uint32).reshape(-1, self.num_blocks, STEPS)
-        pack_codes(words_OBS, self.layout.bits, panels.numpy().view(np.uint32))
-        pairs = (groups.scales_OG, groups.minima_OG) if self.zero == HAS_MINIMA else (groups.scales_OG,)
-        factors_O = factors_of(pairs)
+        blocks_PSBN = self._blocks(panels)
+        pack_codes(words_OBS, self.layout.bits, blocks_PSBN.numpy().view(np.uint32))
+        pairs = [(groups.scales_OG, groups.scale_units_OS), (groups.minima_OG, groups.minimum_units_OS)]
+        pairs = pairs[: self._num_pairs]
+        factors_O = factors_of(numbers_OG if units_OS is None else units_OS for numbers_OG, units_OS in pairs)
         self.factors[first : first + num_outputs] = factors_O
-        start = self.layout.code_bytes
-        for numbers_OG in pairs:
-            padded = torch.zeros(len(codes_OI), self.num_blocks * self.layout.num_groups, dtype=torch.float16)
-            padded[:num_outputs, : numbers_OG.shape[1]] = numbers_OG / factors_O[:, None]
-            halves = padded.view(-1, PANEL, self.num_blocks, self.layout.num_groups).permute(0, 2, 3, 1)
-            end = start + self.layout.pair_bytes
-            panels[:, :, start:end] = halves.contiguous().view(torch.uint8).flatten(2)
-            start = end
+        start, unit_start = self.layout.code_bytes, 0
+        for numbers_OG, units_OS in pairs:
+            end, unit_end = start + self.layout.pair_bytes, unit_start + self.layout.unit_bytes
+            if units_OS is None:
+                stored_OG = (numbers_OG / factors_O[:, None]).half()
+            else:
+                stored_OG = wholes_of(numbers_OG, units_OS)
+                panels[:, :, unit_start:unit_end] = self._by_panel(
+                    (units_OS / factors_O[:, None]).half(), self._num_spans
+                )
+            by_panel = self._by_panel(stored_OG, self.num_blocks * self.layout.num_groups)
+            blocks_PSBN[..., start:end] = by_panel.view((*blocks_PSBN.shape[:3], -1))
+            start, unit_start = end, unit_end
+
+    def _by_panel(self, numbers_OG: torch.Tensor, num_columns: int) -> torch.Tensor:
+        """uint8 [P, G, N]: the bytes of each panel's numbers, those of a column side by side; zeros where there are no
+        outputs or columns."""
+        num_outputs, num_groups = numbers_OG.shape
+        padded = functional.pad(numbers_OG, (0, num_columns - num_groups, 0, -num_outputs % PANEL))
+        return padded.view(-1, PANEL, num_columns).transpose(1, 2).contiguous().view(torch.uint8)
 
     def _keep_minima(self, num_packed: int) -> None:
         """Write the minima of what is packed, since they are not all one zero point times the scale."""
-        packed, zero, pair_bytes = self._packed, self.zero, self.layout.pair_bytes
-        old_record, self.zero = self.record, HAS_MINIMA
+        packed, zero, pair_bytes, unit_bytes = self._packed, self.zero, self.layout.pair_bytes, self.layout.unit_bytes
+        old_record, old_blocks = self.record, self._blocks(packed)
+        self.zero = HAS_MINIMA
         self._packed = self._room()
+        blocks = self._blocks(self._packed)
         for panel in range(num_packed // PANEL):
-            self._packed[panel, :, :old_record] = packed[panel]
-            scales = packed[panel, :, old_record - pair_bytes :].contiguous().view(torch.float16).float()
-            minima = (scales * zero / 2**8).half()
-            halves = (scales / 2**8).half()
-            self._packed[panel, :, old_record:] = minima.view(torch.uint8)
-            self._packed[panel, :, old_record - pair_bytes : old_record] = halves.view(torch.uint8)
+            blocks[panel, ..., :old_record] = old_blocks[panel]
+            if unit_bytes:
+                blocks[panel, ..., old_record:] = old_blocks[panel, ..., old_record - pair_bytes :]
+                units = packed[panel, :, :unit_bytes].contiguous().view(torch.float16).float() / 2**8
+                self._packed[panel, :, :unit_bytes] = units.half().view(torch.uint8)
+                self._packed[panel, :, unit_bytes : 2 * unit_bytes] = (units * zero).half().view(torch.uint8)
+            else:
+                scales = blocks[panel, ..., old_record - pair_bytes : old_record].contiguous().view(torch.float16)
+                scales = scales.float() / 2**8
+                blocks[panel, ..., old_record - pair_bytes : old_record] = scales.half().view(torch.uint8)
+                blocks[panel, ..., old_record:] = (scales * zero).half().view(torch.uint8)
         self.factors[:num_packed] *= 2**8
 
 
@@ -126,7 +179,7 @@ class GroupedCodes(Numbers):
         self.packed = packed = PackedGroups(slices, shape)
         self._bias = padded_bias(bias_O, packed.num_panels * PANEL)
         self._row_bytes = packed.num_blocks * ROW_RECORD
-        panel_bytes = packed.num_blocks * packed.record
+        panel_bytes = packed.panel_bytes
         self._is_small = packed.num_panels * panel_bytes < ALONE_BYTES
         num_outputs, width = shape
         self._constants = (
@@ -143,7 +196,7 @@ class GroupedCodes(Numbers):
         self._widths = width, packed.num_blocks, dtype.itemsize
         self.num_bytes = packed.num_bytes
         self.row_steps = {SOURCE: self._row_bytes, TARGET: num_outputs * dtype.itemsize}
-        self._share = SHARES[packed.layout.bits, packed.layout.group]
+        self._share = SHARES[packed.layout]
         self.form = GroupedCodes, shape, self._share
         self._kernel, self._rounding, self._looking = Kernel(self._share), Kernel(round_blocks), Kernel(look_up_groups)
 
@@ -157,7 +210,9 @@ class GroupedCodes(Numbers):
     def bytes_of(codes: StoredCodes) -> int:
         """That they would take, if groups have minima."""
         num_outputs, width = codes.shape
-        return num_outputs * (width * codes.bits // 8 + -(-width // codes.group) * PAIR_BYTES)
+        num_bytes = -(-width // codes.group) * codes.scale_bytes
+        num_bytes += -(-width // (SPAN * BLOCK)) * HALF_BYTES if codes.scale_bytes == 1 else 0
+        return num_outputs * (width * codes.bits // 8 + 2 * num_bytes)
 
     def multiply(self, input: torch.Tensor) -> torch.Tensor:
         input, (num_outputs, _) = input.contiguous(), self.shape

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from decoding.kernels.cpu.program import Call, Rooms, one_thread
-from decoding.weights.numbers.float_panels import FloatPanels, fitting_panels
+from decoding.weights.numbers.float_panels import FloatPanels, fitting_panels, has_panels
 from decoding.weights.numbers.numbers import Numbers
 from decoding.weights.row_limit import exact_row_limit, run_in_pieces
 
@@ -37,9 +37,10 @@ class OneDnnFloats(Numbers):
         self._panels: FloatPanels | None = None
 
     @classmethod
-    def of(
-        cls, floats: Numbers, bias_O: torch.Tensor | None, dtype: torch.dtype, _device: torch.device
-    ) -> OneDnnFloats:
+    def of(cls, floats: Numbers, bias_O: torch.Tensor | None, dtype: torch.dtype, _device: torch.device) -> Numbers:
+        """In panels of our own where oneDNN does not pack the dtype."""
+        if not onednn_packs(dtype):
+            return FloatPanels.of(floats, bias_O, dtype, _device)
         return cls(floats.dense(dtype), bias_O)
 
     def multiply(self, input: torch.Tensor) -> torch.Tensor:
@@ -73,8 +74,13 @@ class OneDnnFloats(Numbers):
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this processor can pack: bfloat16 needs AVX-512 or AVX-NE-CONVERT, and only a trial shows."""
-    if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16) or not torch._C._has_mkldnn:
+    """Whether oneDNN or our own kernel multiplies packed weights of `dtype` here."""
+    return device.type == "cpu" and (onednn_packs(dtype) or (torch._C._has_mkldnn and has_panels(device, dtype)))
+
+
+def onednn_packs(dtype: torch.dtype) -> bool:
+    """bfloat16 needs AVX-512 or AVX-NE-CONVERT, and only a trial shows."""
+    if dtype not in (torch.float32, torch.bfloat16) or not torch._C._has_mkldnn:
         return False
     try:
         OneDnnFloats(torch.zeros(16, 16, dtype=dtype), None)

@@ -20,7 +20,7 @@ SLICE_ROWS = 64  # slices are of so many rows, or of a multiple
 
 class StoredCodes(Numbers):
     """read: the rows from one number to before another. name: what a sentence calls them. repeats: so many groups in a
-    row have one scale. slice_rows: that are read at a time."""
+    row have one scale. slice_rows: that are read at a time. scale_bytes: of a packed scale."""
 
     shape: tuple[int, int]
 
@@ -33,9 +33,10 @@ class StoredCodes(Numbers):
         group: int,
         repeats: int = 1,
         slice_rows: int = 0,
+        scale_bytes: int = 2,
     ) -> None:
         self.name, self.shape, self.read = name, shape, read
-        self.bits, self.group, self.repeats = bits, group, repeats
+        self.bits, self.group, self.repeats, self.scale_bytes = bits, group, repeats, scale_bytes
         self._slice_rows = slice_rows or max(SLICE_ROWS, SLICE // shape[1] // SLICE_ROWS * SLICE_ROWS)
 
     def slices(self) -> Iterator[Groups]:

@@ -29,9 +29,9 @@ async def create_embeddings(request: Request) -> Response:
     """A vector for each input: the model's last hidden states, pooled."""
     service = service_of(request)
     body = await service.read(request, EmbeddingRequest)
-    model = service.require_model(body.model)
+    model = await service.require_model(request, body.model)
     inputs = await service.work_on(request, lambda: encode_inputs(model, body.input, body.dimensions))
-    vectors = await embedded(request, model, inputs)
+    vectors = await embedded(request, model, service.models.find(body.model).client, inputs)
     num_tokens = sum(map(len, inputs))
 
     def written() -> bytes:

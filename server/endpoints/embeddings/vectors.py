@@ -16,6 +16,7 @@ from starlette.requests import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.worker.calls import Submit
+from server.engine_client.client import EngineClient
 from server.generation.events import require_finished
 from server.http.errors import ApiError
 from server.http.rate_limits import allowance_of
@@ -23,15 +24,17 @@ from server.http.sender import sender_of
 from server.http.sse import until_disconnect
 from server.prompts.pooling import pooling_of
 from server.prompts.served_model import ServedModel
-from server.service import Service, service_of
 
-ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)  # which is drawn after the prompt, and told nobody
+ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)  # drawn after the prompt, told nobody
 PLAIN = SpeculationParams(method="none")
 
 
-async def embedded(request: Request, model: ServedModel, inputs: Sequence[list[int]]) -> list[bytes]:
-    """The embedding of each input, as the worker told it. Raises ApiError; the first error ends all."""
-    service, sender = service_of(request), sender_of(request, None)
+async def embedded(
+    request: Request, model: ServedModel, client: EngineClient, inputs: Sequence[list[int]]
+) -> list[bytes]:
+    """The embedding of each input, as the worker told it. client: the model's. Raises ApiError; the first error ends
+    all."""
+    sender = sender_of(request, None)
     pooling = await asyncio.to_thread(pooling_of, model.settings)
     call_id = f"embd-{uuid.uuid4().hex}"
     requests = [
@@ -54,7 +57,7 @@ async def embedded(request: Request, model: ServedModel, inputs: Sequence[list[i
     size = model.engine.max_running
     try:
         while len(vectors) < len(requests):
-            some = _run(service, requests[len(vectors) : len(vectors) + size], sender.timeout)
+            some = _run(client, requests[len(vectors) : len(vectors) + size], sender.timeout)
             vectors += await until_disconnect(request.receive, some)
     except ApiError:
         if allowance is not None and not vectors:
@@ -63,9 +66,9 @@ async def embedded(request: Request, model: ServedModel, inputs: Sequence[list[i
     return vectors
 
 
-async def _run(service: Service, requests: Sequence[Submit], timeout: float | None) -> list[bytes]:
+async def _run(client: EngineClient, requests: Sequence[Submit], timeout: float | None) -> list[bytes]:
     """The embeddings of requests that may all run at a time."""
-    replies = await service.client.submit(requests, timeout)
+    replies = await client.submit(requests, timeout)
     vectors = [b""] * len(requests)
     try:
         while not replies.is_finished:

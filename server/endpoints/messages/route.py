@@ -12,7 +12,9 @@ from server.endpoints.chat.rendered_chat import RenderedChat, render_chat
 from server.endpoints.messages.context import require_nothing_cleared, require_whole_conversation
 from server.endpoints.messages.input import chat_request, names_of
 from server.endpoints.messages.serializer import MessageSerializer
+from server.endpoints.once_loaded import once_loaded
 from server.endpoints.openapi import error_replies, generation_replies
+from server.engine_client.client import EngineClient
 from server.generation.answer import answer
 from server.generation.options import GenerationOptions
 from server.generation.prepare import prepare
@@ -38,13 +40,18 @@ async def create_message(request: Request) -> Response:
     service = service_of(request)
     body = await service.read(request, MessageRequest)
     require_whole_conversation(body)
-    model, sender = service.require_model(body.model), sender_of(request, body.session_id)
+    sender = sender_of(request, body.session_id)
 
-    with naming(names_of(body)):
-        chat = await render_chat(request, lambda: chat_request(body), service, model)
-        call = await service.work_on(request, lambda: prepare(chat.body, _options(body, chat, model), model, sender))
-        serializer = MessageSerializer(call, body, service.settings.prefix_cache)
-        return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
+    async def run(model: ServedModel, client: EngineClient) -> Response:
+        with naming(names_of(body)):
+            chat = await render_chat(request, lambda: chat_request(body), service, model)
+            call = await service.work_on(
+                request, lambda: prepare(chat.body, _options(body, chat, model), model, sender)
+            )
+            serializer = MessageSerializer(call, body, model.settings.prefix_cache)
+            return await answer(call, serializer, request, client, service.pool, service.metrics.on_error)
+
+    return await once_loaded(request, body, sender, service, run)
 
 
 @router.post(
@@ -56,7 +63,7 @@ async def count_tokens(request: Request) -> TokenCount:
     """How many tokens the conversation has when it is rendered for the model."""
     service = service_of(request)
     body = await service.read(request, CountRequest)
-    model = service.require_model(body.model)
+    model = await service.require_model(request, body.model, body.keep_alive)
     with naming(names_of(body)):
         chat = await render_chat(request, lambda: chat_request(body), service, model)
         options = await service.work_on(request, lambda: chat_options(chat, model))

@@ -28,11 +28,11 @@ async def embed(request: Request) -> Response:
     """A vector for each input."""
     began, service = time.monotonic_ns(), service_of(request)
     body = await service.read(request, EmbedRequest)
-    model = require_model(service, body.model)
+    model, held = await require_model(request, service, body.model, body.keep_alive)
     inputs = await service.work_on(
         request, lambda: encode_inputs(model, body.input, body.dimensions, is_cut=body.truncate)
     )
-    vectors = await embedded(request, model, inputs)
+    vectors = await embedded(request, model, held.client, inputs)
 
     def written() -> bytes:
         reply: EmbedReply = {
@@ -52,8 +52,8 @@ async def embeddings(request: Request) -> EmbeddingsReply:
     """The vector of one prompt."""
     service = service_of(request)
     body = await service.read(request, EmbeddingsRequest)
-    model = require_model(service, body.model)
+    model, held = await require_model(request, service, body.model, body.keep_alive)
     with naming({"input": "prompt"}):
         inputs = await service.work_on(request, lambda: encode_inputs(model, [body.prompt], None, is_cut=True))
-    (vector,) = await embedded(request, model, inputs)
+    (vector,) = await embedded(request, model, held.client, inputs)
     return {"embedding": of_length_one(vector, None).tolist()}

@@ -1,9 +1,11 @@
-"""Ollama's paths about models: /api/tags, /api/show, /api/ps and /api/version; and those that would change which models
-there are, which this server refuses."""
+"""Ollama's paths about models: /api/tags, /api/show, /api/ps and /api/version; and those that would make models of
+others, which this server refuses."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,12 @@ from fastapi import APIRouter, Request
 from decoding import __version__
 from decoding.worker.messages import Ready
 from server.endpoints.ollama.facts import ModelFacts, digest_of, facts_of
-from server.endpoints.ollama.names import listed_name, require_model
+from server.endpoints.ollama.names import find_model, listed_name
 from server.endpoints.ollama.serializer import timestamp
 from server.endpoints.openapi import error_replies
 from server.http.body import takes
 from server.http.errors import ApiError
+from server.models.model import Model
 from server.prompts.encoding import FILL_IN_THE_MIDDLE
 from server.prompts.served_model import ServedModel
 from server.schemas.ollama.replies import (
@@ -30,7 +33,7 @@ from server.schemas.ollama.replies import (
     ShownModel,
 )
 from server.schemas.ollama.requests import ShowRequest
-from server.service import Service, service_of
+from server.service import service_of
 
 router = APIRouter(prefix="/api")
 
@@ -60,75 +63,76 @@ async def version() -> OllamaVersion:
 @router.get("/tags")
 async def tags(request: Request) -> ModelTags:
     """The models there are."""
-    service = service_of(request)
-    facts = await asyncio.to_thread(facts_of, service.settings)
-    return {"models": [_listed(service, name, facts) for name in service.settings.model_names]}
+    listed = []
+    for model in service_of(request).models:
+        facts = await asyncio.to_thread(facts_of, model.settings)
+        listed += [_listed(model, name, facts) for name in model.settings.model_names]
+    return {"models": listed}
 
 
 @router.get("/ps")
 async def ps(request: Request) -> RunningModels:
     """The models that are loaded."""
-    service = service_of(request)
-    engine = service.client.ready
-    if engine is None:
-        return {"models": []}
-    facts = await asyncio.to_thread(facts_of, service.settings)
-    return {"models": [_running(service, name, facts, engine) for name in service.settings.model_names]}
+    running = []
+    for model in service_of(request).models:
+        if (engine := model.client.ready) is not None:
+            facts = await asyncio.to_thread(facts_of, model.settings)
+            running += [_running(model, name, facts, engine) for name in model.settings.model_names]
+    return {"models": running}
 
 
 @router.post(
     "/show", responses=error_replies(400, 404, 413, 415, 503, model=OllamaError), openapi_extra=takes(ShowRequest)
 )
 async def show(request: Request) -> ShownModel:
-    """What is known of a model."""
+    """What is known of a model; of one that is not loaded, what its files say."""
     service = service_of(request)
     body = await service.read(request, ShowRequest)
-    model = require_model(service, body.model)
-    facts = await asyncio.to_thread(facts_of, service.settings)
+    model = find_model(service, body.model)
+    facts, served = await asyncio.to_thread(facts_of, model.settings), model.served()
+    template = None if served is None else served.chat_template
     return {
-        "modelfile": f"FROM {Path(service.settings.model).name}",
+        "modelfile": f"FROM {Path(model.settings.model).name}",
         "parameters": "",
-        "template": "" if model.chat_template is None else model.chat_template.source,
-        "details": _details(facts, model.engine),
-        "model_info": _info(facts, model.engine),
-        "capabilities": _capabilities(model),
+        "template": "" if template is None else template.source,
+        "details": _details(facts, model.client.ready),
+        "model_info": _info(facts, model.client.ready),
+        "capabilities": ["completion"] if served is None else _capabilities(served),
         "modified_at": timestamp(facts.modified),
     }
 
 
-@router.post("/pull", include_in_schema=False)
 @router.post("/push", include_in_schema=False)
 @router.post("/create", include_in_schema=False)
 @router.post("/copy", include_in_schema=False)
-@router.delete("/delete", include_in_schema=False)
 @router.post("/blobs/{digest}", include_in_schema=False)
 async def refuse(request: Request) -> None:
-    """Raises ApiError: which models there are is said at the server's start."""
-    message = f"This server has no {request.url.path}: which models it serves is said when it is started."
+    """Raises ApiError: models are brought as they are."""
+    message = f"This server has no {request.url.path}: it serves models as they are, and makes none."
     raise ApiError(501, message, None, "unsupported_endpoint")
 
 
-def _listed(service: Service, name: str, facts: ModelFacts) -> ListedModel:
+def _listed(model: Model, name: str, facts: ModelFacts) -> ListedModel:
     named = listed_name(name)
     return {
         "name": named,
         "model": named,
         "modified_at": timestamp(facts.modified),
         "size": facts.num_bytes,
-        "digest": digest_of(service.settings, facts),
-        "details": _details(facts, service.client.ready),
+        "digest": digest_of(model.settings, facts),
+        "details": _details(facts, model.client.ready),
     }
 
 
-def _running(service: Service, name: str, facts: ModelFacts, engine: Ready) -> RunningModel:
-    named = listed_name(name)
+def _running(model: Model, name: str, facts: ModelFacts, engine: Ready) -> RunningModel:
+    named, seconds = listed_name(name), model.residency.due - time.monotonic()
     return {
         "name": named,
         "model": named,
         "size": engine.expected_bytes,
-        "digest": digest_of(service.settings, facts),
+        "digest": digest_of(model.settings, facts),
         "details": _details(facts, engine),
-        "expires_at": NEVER,
+        "expires_at": NEVER if model.residency.due == math.inf else timestamp(time.time() + seconds),
         "size_vram": 0 if engine.device == "cpu" else engine.expected_bytes,
         "context_length": engine.max_model_len,
     }
@@ -146,11 +150,15 @@ def _details(facts: ModelFacts, engine: Ready | None) -> ModelDetails:
     }
 
 
-def _info(facts: ModelFacts, engine: Ready) -> dict[str, Any]:
-    """Metadata under the names of GGUF files; the context's length is the one that is served."""
+def _info(facts: ModelFacts, engine: Ready | None) -> dict[str, Any]:
+    """Metadata under the names of GGUF files; of a model that is loaded the context's length is the one that is
+    served."""
     family = facts.family or "model"
     info = {f"{family}.{INFO[name]}": value for name, value in facts.config.items() if name in INFO}
-    info |= {"general.architecture": family, "general.parameter_count": engine.parameters}
+    info |= {"general.architecture": family}
+    if engine is None:
+        return info
+    info |= {"general.parameter_count": engine.parameters}
     return info | {f"{family}.context_length": engine.max_model_len}
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from starlette.requests import Request
+
+from server.models.model import Model
 from server.prompts.served_model import ServedModel
 from server.service import Service
 
 LATEST = ":latest"
 
 
-def served_name(service: Service, name: str) -> str:
-    """The name by which the server has the model that a client calls `name`."""
-    return name if service.settings.serves(name) else name.removesuffix(LATEST)
+def find_model(service: Service, name: str) -> Model:
+    """The model that a client calls `name`, loaded or not. Raises ApiError 404."""
+    is_served = any(model.settings.serves(name) for model in service.models)
+    return service.models.find(name if is_served else name.removesuffix(LATEST))
 
 
 def listed_name(name: str) -> str:
@@ -20,6 +24,11 @@ def listed_name(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else name + LATEST
 
 
-def require_model(service: Service, name: str) -> ServedModel:
-    """The model, under the name that the client gave. Raises ApiError 503 (not ready) or 404 (no such model)."""
-    return replace(service.require_model(served_name(service, name)), name=name)
+async def require_model(
+    request: Request, service: Service, name: str, keep_alive: float | None = None
+) -> tuple[ServedModel, Model]:
+    """The model, loaded, under the name that the client gave. keep_alive: seconds that it stays after the request.
+    Raises ApiError 503 (it cannot be served now) or 404 (no such model)."""
+    model = find_model(service, name)
+    served = await service.require_model(request, model.name, keep_alive)
+    return replace(served, name=name), model

@@ -18,7 +18,7 @@ from server.endpoints.ollama.input import (
     completion_request,
     prompt_as_chat,
 )
-from server.endpoints.ollama.names import require_model
+from server.endpoints.ollama.names import find_model, require_model
 from server.endpoints.ollama.serializer import OllamaSerializer, timestamp
 from server.endpoints.openapi import LINES_STREAMED, generation_replies
 from server.generation.answer import answer
@@ -48,10 +48,10 @@ async def chat(request: Request) -> Response:
     """Answer a conversation, as Ollama does."""
     began, service = time.monotonic_ns(), service_of(request)
     body = await service.read(request, OllamaChatRequest)
-    model = require_model(service, body.model)
-    _check(body, model)
     if not body.messages:
-        return _loaded(body, began, {"message": {"role": "assistant", "content": ""}})
+        return await _alone(request, body, began, {"message": {"role": "assistant", "content": ""}})
+    model, held = await require_model(request, service, body.model, body.keep_alive)
+    _check(body, model)
     sender = sender_of(request, None)
     with naming(NAMES):
         rendered = await render_chat(request, lambda: chat_request(body), service, model)
@@ -59,7 +59,7 @@ async def chat(request: Request) -> Response:
             request, lambda: prepare(rendered.body, chat_options(rendered, model), model, sender)
         )
         serializer = OllamaSerializer(call, body.model, began, is_chat=True)
-        return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
+        return await answer(call, serializer, request, held.client, service.pool, service.metrics.on_error)
 
 
 @router.post(
@@ -72,14 +72,14 @@ async def generate(request: Request) -> Response:
     """Answer or continue a prompt, as Ollama does."""
     began, service = time.monotonic_ns(), service_of(request)
     body = await service.read(request, OllamaGenerateRequest)
-    model = require_model(service, body.model)
-    _check(body, model)
     if not (body.prompt or body.suffix):
-        return _loaded(body, began, {"response": ""})
+        return await _alone(request, body, began, {"response": ""})
+    model, held = await require_model(request, service, body.model, body.keep_alive)
+    _check(body, model)
     with naming(PROMPT_NAMES):
         call = await _generation(body, request, model)
         serializer = OllamaSerializer(call, body.model, began, is_chat=False)
-        return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
+        return await answer(call, serializer, request, held.client, service.pool, service.metrics.on_error)
 
 
 async def _generation(body: OllamaGenerateRequest, request: Request, model: ServedModel) -> GenerationCall:
@@ -112,12 +112,18 @@ def _check(body: GeneratingRequest, model: ServedModel) -> None:
         tell(f"The context has {most} tokens, not {asked}: --max-model-len sets it at the server's start.")
     if body.options.repeat_penalty != 1 and body.options.repeat_last_n > 0:
         tell("repeat_penalty counts all tokens of prompt and reply, not only the last repeat_last_n.")
+
+
+async def _alone(request: Request, body: GeneratingRequest, began: int, said: dict[str, object]) -> Response:
+    """The answer to a request that asks for nothing but the model: that it be loaded, or with a keep_alive of 0
+    unloaded. As one line it is a stream, too."""
+    service = service_of(request)
     if body.keep_alive == 0:
-        tell("keep_alive changes nothing: this server keeps its model.")
-
-
-def _loaded(body: GeneratingRequest, began: int, said: dict[str, object]) -> Response:
-    """The answer to a request that asks for nothing but the model, which is loaded. As one line it is a stream, too."""
-    reply = {"model": body.model, "created_at": timestamp(), **said, "done": True, "done_reason": "load"}
+        service.loader.unload(find_model(service, body.model))
+    else:
+        model, _ = await require_model(request, service, body.model, body.keep_alive)
+        _check(body, model)
+    reason = "unload" if body.keep_alive == 0 else "load"
+    reply = {"model": body.model, "created_at": timestamp(), **said, "done": True, "done_reason": reason}
     reply["total_duration"] = time.monotonic_ns() - began
     return JSONResponse(reply)

@@ -7,9 +7,11 @@ from fastapi.responses import Response
 
 from server.endpoints.chat.options import chat_options
 from server.endpoints.chat.rendered_chat import render_chat
+from server.endpoints.once_loaded import once_loaded
 from server.endpoints.openapi import error_replies, generation_replies
 from server.endpoints.responses.input import chat_request
 from server.endpoints.responses.serializer import ResponseSerializer
+from server.engine_client.client import EngineClient
 from server.generation.answer import answer
 from server.generation.prepare import prepare
 from server.generation.response_store import ResponseStore, StoredResponse, written_items
@@ -17,6 +19,7 @@ from server.http.auth import caller_of
 from server.http.body import takes
 from server.http.errors import ApiError, invalid, naming
 from server.http.sender import sender_of
+from server.prompts.served_model import ServedModel
 from server.schemas import response_replies
 from server.schemas.responses import InputItem, ResponseRequest
 from server.service import service_of
@@ -46,7 +49,7 @@ async def create_response(request: Request) -> Response:
     """Answer a conversation, item by item."""
     service, tenant = service_of(request), caller_of(request).tenant
     body = await service.read(request, ResponseRequest)
-    model, sender = service.require_model(body.model), sender_of(request, body.session_id)
+    sender = sender_of(request, body.session_id)
     is_kept = body.store and service.responses.keeps
     earlier = _earlier(body, service.responses, tenant)
     size = earlier.num_bytes
@@ -56,13 +59,16 @@ async def create_response(request: Request) -> Response:
         if is_kept:
             service.responses.keep(tenant, reply["id"], StoredResponse.of(reply, written))
 
-    with naming(NAMES):
-        chat = await render_chat(request, lambda: chat_request(body, items), service, model, size)
-        call = await service.work_on(
-            request, lambda: prepare(chat.body, chat_options(chat, model, "resp_"), model, sender), size
-        )
-        serializer = ResponseSerializer(call, body, is_kept, keep)
-        return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
+    async def run(model: ServedModel, client: EngineClient) -> Response:
+        with naming(NAMES):
+            chat = await render_chat(request, lambda: chat_request(body, items), service, model, size)
+            call = await service.work_on(
+                request, lambda: prepare(chat.body, chat_options(chat, model, "resp_"), model, sender), size
+            )
+            serializer = ResponseSerializer(call, body, is_kept, keep)
+            return await answer(call, serializer, request, client, service.pool, service.metrics.on_error)
+
+    return await once_loaded(request, body, sender, service, run)
 
 
 @router.post("/v1/responses/compact", include_in_schema=False)
@@ -79,7 +85,7 @@ async def count_input_tokens(request: Request) -> response_replies.InputTokens:
     """How many tokens the conversation has when it is rendered for the model."""
     service = service_of(request)
     body = await service.read(request, ResponseRequest)
-    model = service.require_model(body.model)
+    model = await service.require_model(request, body.model, body.keep_alive)
     earlier = _earlier(body, service.responses, caller_of(request).tenant)
     size = earlier.num_bytes
     items, _ = await service.work_on(request, lambda: _conversation(body, earlier, False), size)

@@ -21,7 +21,7 @@ KILLED_SECONDS = 10.0  # that a killed process has to end in, before the next on
 
 
 class Supervisor:
-    """Call `start`, and `close` at last. standby is shared by all workers."""
+    """Call `start`, and `close` at last; it may be started again. standby is shared by all workers."""
 
     def __init__(self, worker: Worker, standby: Standby, policy: RestartPolicy) -> None:
         self._worker = worker
@@ -43,10 +43,12 @@ class Supervisor:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if worker.process is not None:
-            await worker.process.stop(leave_seconds if worker.ready is not None else 0.0)
-            worker.process.close()
-            worker.attach(None)
+            self._task = None
+        if (process := worker.process) is not None:
+            await process.stop(leave_seconds if worker.ready is not None else 0.0)
+            if worker.process is process:  # no other call was quicker
+                process.close()
+                worker.attach(None)
 
     async def _supervise(self) -> None:
         """Run one process after another. Whatever goes wrong here is told, since nobody else looks after the worker."""

@@ -35,14 +35,16 @@ class FolderLimits:
 
 
 class SessionFolder:
-    """key: signs the files, and refuses those that it did not sign."""
+    """key: signs the files, and refuses those that it did not sign. model: the name of one of several models whose
+    sessions share the folder, "" for one."""
 
-    def __init__(self, path: Path, limits: FolderLimits, key: bytes = NO_KEY) -> None:
+    def __init__(self, path: Path, limits: FolderLimits, key: bytes = NO_KEY, model: str = "") -> None:
         """Raises ConfigError for a folder that cannot be made or written to, or that holds what is not ours and no
         marker of ours. One without a marker is taken for ours where it is empty or holds nothing but sessions."""
         self._path = path
         self._limits = limits
         self._key = key
+        self._model = model
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._is_marked():
@@ -59,7 +61,8 @@ class SessionFolder:
 
     def path_of(self, tenant: str, session_id: str) -> Path:
         """Where a session's file is, or would be. The path tells neither the key nor the session."""
-        return self._path / _hashed(tenant) / (_hashed(f"{tenant}\0{session_id}") + SUFFIX)
+        name = f"{tenant}\0{session_id}\0{self._model}" if self._model else f"{tenant}\0{session_id}"
+        return self._path / _hashed(tenant) / (_hashed(name) + SUFFIX)
 
     def write(self, state: SessionState, model: str) -> bool:
         """Write a session's file, in the place of an earlier one. Returns whether it could be written."""

@@ -76,6 +76,7 @@ class SessionKeeper:
         await self._write(self._folder)
         await self._run(self._folder.tidy)
         self._thread.shutdown()
+        self._thread = ThreadPoolExecutor(1, "sessions")  # which starts no thread before it is used
 
     def on_ready(self, ready: Ready) -> None:
         """Give a new process what the one before remembered."""

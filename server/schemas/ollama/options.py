@@ -34,7 +34,7 @@ def _whole(value: Any) -> Any:
 
 
 def read_keep_alive(value: Any) -> float:
-    """Seconds, from a number of them or a duration as Go writes it ("1h30m"); infinity where it is negative."""
+    """Seconds, from a number of them or a duration as Go writes it ("1h30m"); -1 for good, where it is negative."""
     seconds = value if isinstance(value, int | float) and not isinstance(value, bool) else None
     if isinstance(value, str) and (found := DURATION.fullmatch(value.strip())) is not None:
         pieces = re.findall(PIECE, found[2]) or [(found[2], "")]
@@ -42,7 +42,7 @@ def read_keep_alive(value: Any) -> float:
         seconds = -size if found[1] == "-" else size
     if seconds is None or math.isnan(seconds):
         raise refusal("invalid_value", 'keep_alive must be a number of seconds, or a duration such as "5m" or "1h30m".')
-    return math.inf if seconds < 0 else float(seconds)
+    return -1.0 if seconds < 0 else float(seconds)
 
 
 DURATION_SCHEMA: dict[str, JsonValue] = {

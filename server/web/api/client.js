@@ -28,7 +28,7 @@ async function call(path, { method = "GET", body, signal } = {}) {
   } catch (error) {
     throw error.name === "AbortError" ? error : new ApiError(UNREACHED);
   }
-  if (!response.ok && path !== "/health") throw await readError(response);
+  if (!response.ok && !path.startsWith("/health")) throw await readError(response);
   return response;
 }
 

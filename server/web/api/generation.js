@@ -64,8 +64,8 @@ export class Generation {
 
 /** The body of a request: what is asked, and the settings of the page. */
 export function bodyOf(kind, asked, settings, speculation = {}) {
-  const { temperature, seed, maxTokens, method, maxNodes } = settings;
+  const { model, temperature, seed, maxTokens, method, maxNodes } = settings;
   const drafting = { method, trace: "trees", ...(maxNodes && method !== "none" ? { max_nodes: maxNodes } : {}) };
-  const body = { temperature, seed, max_tokens: maxTokens, return_progress: true, speculation: { ...drafting, ...speculation } };
+  const body = { ...model, temperature, seed, max_tokens: maxTokens, return_progress: true, speculation: { ...drafting, ...speculation } };
   return kind === "chat" ? { messages: asked, ...body } : { prompt: asked, ...body };
 }

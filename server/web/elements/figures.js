@@ -22,3 +22,8 @@ export function rate(number) {
 export function plural(count, word) {
   return `${count} ${word}${count === 1 ? "" : "s"}`;
 }
+
+/** An amount of memory: 1.5 GiB, 23 MiB. */
+export function gibibytes(bytes) {
+  return bytes < 2 ** 30 ? `${Math.ceil(bytes / 2 ** 20)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+}

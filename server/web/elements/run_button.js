@@ -20,7 +20,7 @@ export class RunButton {
   }
 
   get canStart() {
-    return activity.isFree && this.engine.isReady && this.isAllowed;
+    return activity.isFree && this.engine.canAnswer && this.isAllowed;
   }
 
   allow(isAllowed) {

@@ -7,6 +7,8 @@ const NAME = "gander.settings";
 const DEFAULTS = { method: "auto", temperature: 0, seed: 7, maxTokens: 256, maxNodes: null };
 
 export class Settings {
+  model = {}; // the fields by which requests name it
+
   constructor(form, toggle, summary) {
     Object.assign(this, { form, toggle, summary });
     this.#fill({ ...DEFAULTS, ...read() });
@@ -18,10 +20,11 @@ export class Settings {
     this.#summarise();
   }
 
-  /** {method, temperature, seed, maxTokens, maxNodes}; a field that makes no sense has its default. */
+  /** {model, method, temperature, seed, maxTokens, maxNodes}; a field that makes no sense has its default. */
   get value() {
     const { method, temperature, seed, maxTokens, maxNodes } = this.form.elements;
     return {
+      model: this.model,
       method: method.value,
       temperature: number(temperature) ?? DEFAULTS.temperature,
       seed: number(seed),

@@ -107,6 +107,7 @@ export class RaceView {
     });
     this.legend.show(generations[1].trace);
     this.inspector.follow(generations[1], [this.lanes[1].text]);
+    await this.engine.prepare(methods[1], signal, (details, share) => this.#showWait(details, share));
     try {
       for (const index of [0, 1]) {
         this.#showVerdict(RUNNING[index]);
@@ -117,6 +118,12 @@ export class RaceView {
       forget(sessions).catch(() => {}); // where this fails, they expire by themselves
     }
     this.#conclude(generations);
+  }
+
+  /** What the race waits for: without it, both runs would be plain, or one of them would load the model. */
+  #showWait(details, share) {
+    const bar = element("progress", { max: 1, value: share, "aria-label": "How far what is awaited has come" });
+    this.#showVerdict({ headline: "Waiting to start", details, state: "waiting" }, bar);
   }
 
   #breakOff(state) {

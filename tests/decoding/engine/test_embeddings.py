@@ -26,7 +26,7 @@ from tests.pairs import CONFIG, GIVEN, target_of
 
 POOLINGS: tuple[Pooling, ...] = ("mean", "last")
 FORMS = ("llama", "gpt2", "gpt_neox", "gemma2", "qwen3_next")  # the norm's name and the layers' kinds differ
-ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)
+ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
 PLAIN = SpeculationParams(method="none")
 
 

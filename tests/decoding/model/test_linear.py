@@ -17,8 +17,8 @@ from decoding.model.replacing.replacer import ReplacedFunctions, replace
 from decoding.model.replacing.row_safe import ACTIVATIONS, ROTARIES, RotaryTable, RowSafeActivation, safe_length
 from decoding.weights.linear import Linear, num_packed_shapes
 from decoding.weights.numbers import onednn_floats
-from decoding.weights.numbers.float_panels import FloatPanels
-from decoding.weights.numbers.onednn_floats import can_pack
+from decoding.weights.numbers.float_panels import FloatPanels, has_panels
+from decoding.weights.numbers.onednn_floats import can_pack, onednn_packs
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -84,7 +84,8 @@ def test_a_processor_that_cannot_pack_says_so_instead_of_failing(monkeypatch: py
         raise RuntimeError("bf16 path needs the cpu support avx512")
 
     monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", refuse)
-    assert not can_pack(CPU, torch.bfloat16)
+    assert not onednn_packs(torch.bfloat16)
+    assert can_pack(CPU, torch.bfloat16) == has_panels(CPU, torch.bfloat16)
 
 
 @pytest.mark.parametrize("least_work", [0, 1 << 60])

@@ -12,6 +12,7 @@ import torch
 from packaging.version import Version
 from torch import nn
 
+from decoding.kernels.processor import multiplies_halves, widens_halves
 from decoding.model.linear.packed import packing_rule
 from decoding.model.replacing.replacer import replace
 from decoding.weights.linear import num_few_rows
@@ -69,6 +70,21 @@ def test_float32_outputs_are_sums_of_blocks_in_order_of_the_input(block: int) ->
         total += part
     panels = FloatPanels(in_panels(weight), None, (70, 100), torch.float32, block)
     np.testing.assert_array_equal(panels.multiply(rows).numpy(), total)
+
+
+@pytest.mark.skipif(not widens_halves() or multiplies_halves(), reason="for processors that widen bfloat16")
+@pytest.mark.parametrize("shape", [(96, 64), (100, 97), (2050, 130), (36, 1)])
+def test_bfloat16_outputs_are_float32_sums_in_order_of_the_input(shape: tuple[int, int]) -> None:
+    torch.manual_seed(sum(shape))
+    weight, rows = torch.randn(shape[1], shape[0]).bfloat16(), torch.randn(300, shape[0]).bfloat16()
+    bias = torch.randn(shape[1]).bfloat16()
+    total = np.zeros((300, shape[1]), np.float32)
+    for place in range(shape[0]):  # products of two bfloat16 numbers have no error
+        total += rows.float().numpy()[:, place, None] * weight.float().numpy()[None, :, place]
+    panels = FloatPanels(in_panels(weight), bias, (shape[1], shape[0]), torch.bfloat16, shape[0] // 2)
+    expected = (torch.from_numpy(total) + bias.float()).bfloat16()
+    for count in (*range(1, 30), 255, 256, 257, 300):
+        assert torch.equal(panels.multiply(rows[:count]), expected[:count])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

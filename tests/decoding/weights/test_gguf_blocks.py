@@ -43,6 +43,7 @@ def test_a_format_is_what_the_reference_makes_of_it(name: str, exponents: tuple[
     parts = kind.unpack()(torch.from_numpy(rows).reshape(-1, kind.num_bytes))
     groups = groups_of(parts, len(rows), kind.bits, kind.group)
     assert int(groups.codes_OI.max()) < 2**groups.bits
+    assert groups.has_units == (kind.scale_bytes == 1)
     found = dequantized(groups).numpy()
     assert found.shape == expected.shape
     bound = np.repeat((groups.scales_OG.abs() * 2**groups.bits + groups.minima_OG.abs()).numpy(), groups.group, 1)

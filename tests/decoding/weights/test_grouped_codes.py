@@ -12,6 +12,7 @@ from decoding.weights.groups import Groups, dequantized, quantized, rows_of, sym
 from decoding.weights.numbers.grouped_codes import GroupedCodes
 
 KINDS = [(bits, group) for bits in (4, 5, 6, 8) for group in (16, 32)]
+KINDS_IN_SPANS = [(4, 32), (5, 32), (6, 16)]
 SHAPES = [(64, 64), (101, 97), (7, 33), (130, 1030), (200, 16)]  # outputs and inputs
 
 
@@ -27,6 +28,21 @@ def random_groups(shape: tuple[int, int], bits: int, group: int, zero: int | Non
     scales[2] = 0
     minima = (scales * torch.rand_like(scales) * 2**bits).half().float() if zero is None else scales * zero
     return Groups(codes, scales, minima, bits, group)
+
+
+def random_spans(shape: tuple[int, int], bits: int, group: int, zero: int | None = None) -> Groups:
+    """With scales and minima that are whole numbers of units which float16 holds."""
+    num_outputs, num_spans = shape[0], shape[1] // 256
+    torch.manual_seed(num_outputs + bits)
+    sizes = 2.0 ** torch.randint(-9, 5, (num_outputs, 1))
+    units, minimum_units = ((torch.randn(num_outputs, num_spans) * 0.01).half().float() * sizes for _ in range(2))
+    units[2], units[-1, 0] = 0, 0
+    minimum_units = minimum_units if zero is None else units * zero
+    wholes, minimum_wholes = (torch.randint(-128, 128, (num_outputs, num_spans, 256 // group)) for _ in range(2))
+    minimum_wholes = minimum_wholes if zero is None else wholes
+    scales, minima = (units[..., None] * wholes).flatten(1), (minimum_units[..., None] * minimum_wholes).flatten(1)
+    codes = torch.randint(0, 2**bits, shape, dtype=torch.uint8)
+    return Groups(codes, scales, minima, bits, group, units, minimum_units)
 
 
 def fused(one: np.ndarray, other: np.ndarray, total: np.ndarray) -> np.ndarray:
@@ -64,8 +80,8 @@ def by_the_book(rows: torch.Tensor, groups: Groups, bias: torch.Tensor | None) -
     return (result if bias is None else result + bias.float()).to(rows.dtype)
 
 
-def check(shape: tuple[int, int], kind: tuple[int, int], dtype: torch.dtype, zero: int | None) -> None:
-    groups = random_groups(shape, *kind, zero)
+def check(groups: Groups, dtype: torch.dtype) -> None:
+    shape = (len(groups.codes_OI), groups.codes_OI.shape[1])
     bias = torch.randn(shape[0]).to(dtype) if shape[0] != 64 else None
     rows = torch.randn(80, shape[1]).to(dtype)
     rows[3], rows[4], rows[5] = 0, rows[4] * 1e-36, rows[5] * 1e9
@@ -83,27 +99,42 @@ def test_outputs_are_scaled_integer_sums_in_one_order_for_any_number_of_rows(
     kind: tuple[int, int], zero: int | None
 ) -> None:
     for shape in SHAPES:
-        check(shape, kind, torch.float32, zero)
-    check(SHAPES[1], kind, torch.bfloat16, zero)
+        check(random_groups(shape, *kind, zero), torch.float32)
+    check(random_groups(SHAPES[1], *kind, zero), torch.bfloat16)
+
+
+@pytest.mark.usefixtures("num_threads")
+@pytest.mark.parametrize("zero", [None, 8])
+@pytest.mark.parametrize("kind", KINDS_IN_SPANS)
+def test_scales_in_units_of_a_span_give_such_sums_too(kind: tuple[int, int], zero: int | None) -> None:
+    for shape in [(64, 256), (101, 512), (7, 1792)]:
+        check(random_spans(shape, *kind, zero), torch.float32)
+    check(random_spans((101, 512), *kind, zero), torch.bfloat16)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_embedding_looks_up_the_weights(kind: tuple[int, int], dtype: torch.dtype) -> None:
     for zero in (None, 7):
-        groups = random_groups((101, 97), *kind, zero)
-        embedding = GroupedCodes([groups], (101, 97), None, dtype).look_up
-        ids = torch.randint(0, 101, (3, 50))
-        assert torch.equal(embedding(ids), dequantized(groups)[ids].to(dtype))
+        made = [random_groups((101, 97), *kind, zero)]
+        made += [random_spans((101, 768), *kind, zero)] if kind in KINDS_IN_SPANS else []
+        for groups in made:
+            shape = (101, groups.codes_OI.shape[1])
+            embedding = GroupedCodes([groups], shape, None, dtype).look_up
+            ids = torch.randint(0, 101, (3, 50))
+            assert torch.equal(embedding(ids), dequantized(groups)[ids].to(dtype))
 
 
-def test_slices_of_any_size_make_one_matrix() -> None:
-    whole = random_groups((300, 97), 5, 32)
+@pytest.mark.parametrize("width", [97, 512])
+def test_slices_of_any_size_make_one_matrix(width: int) -> None:
+    whole = random_groups((300, width), 5, 32) if width % 256 else random_spans((300, width), 5, 32)
     whole.minima_OG[:150] = whole.scales_OG[:150] * 16  # until here one zero point would do
+    if whole.scale_units_OS is not None and whole.minimum_units_OS is not None:
+        whole.minimum_units_OS[:150] = whole.scale_units_OS[:150] * 16
     parts = [rows_of(whole, rows) for rows in (slice(0, 10), slice(10, 150), slice(150, 151), slice(151, 300))]
-    rows = torch.randn(5, 97)
-    layer = GroupedCodes(iter(parts), (300, 97), None, torch.float32).multiply
-    assert torch.equal(layer(rows), GroupedCodes([whole], (300, 97), None, torch.float32).multiply(rows))
+    rows = torch.randn(5, width)
+    layer = GroupedCodes(iter(parts), (300, width), None, torch.float32).multiply
+    assert torch.equal(layer(rows), GroupedCodes([whole], (300, width), None, torch.float32).multiply(rows))
     assert torch.equal(layer(rows), by_the_book(rows, whole, None))
 
 
@@ -111,6 +142,10 @@ def test_bytes_are_those_of_codes_scales_and_minima_unless_one_zero_point_does()
     for (bits, group), zero in ((kind, zero) for kind in KINDS for zero in (None, 3)):
         layer = GroupedCodes([random_groups((128, 256), bits, group, zero)], (128, 256), None, torch.float32)
         scale_bytes = 128 * 256 // group * (2 if zero is not None else 4)
+        assert layer.num_bytes == 128 * 256 * bits // 8 + scale_bytes + 128 * 4
+    for (bits, group), zero in ((kind, zero) for kind in KINDS_IN_SPANS for zero in (None, 3)):
+        layer = GroupedCodes([random_spans((128, 256), bits, group, zero)], (128, 256), None, torch.float32)
+        scale_bytes = 128 * (256 // group + 2) * (1 if zero is not None else 2)
         assert layer.num_bytes == 128 * 256 * bits // 8 + scale_bytes + 128 * 4
 
 

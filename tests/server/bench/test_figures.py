@@ -85,8 +85,11 @@ def test_gaps_are_split_by_what_the_late_prompt_can_have_delayed() -> None:
     before, during = split_gaps(streams, begin=2.0, end=4.0)
     assert before == [1.0, 1.5]
     assert during == [1.5, 2.0, 1.5, 1.0]
-    row = late_prompt_table([("a", 3, 1900, [LatePrompt(2.0, before, during)])]).rows[0]
-    assert row == ("a", "3", "1900", "2000 / 2000", "1250 / 1495 / 1500", "1500 / 1985 / 2000")
+    row = late_prompt_table([("a", 3, 1900, [LatePrompt(2.0, 0.5, before, during)])]).rows[0]
+    gaps = ("1250 / 1495 / 1500", "1500 / 1985 / 2000")
+    assert row == ("a", "3", "1900", "2000 / 2000", "500 / 500", *gaps, "0.83")
+    row = late_prompt_table([("a", 3, 1900, [LatePrompt(2.0, None, [], during)])]).rows[0]
+    assert (row[4], row[-1]) == ("– / –", "–")
 
 
 def test_markdown_has_a_line_for_each_row() -> None:

@@ -53,7 +53,7 @@ def test_what_can_change_holds_at_once_and_the_rest_is_named(running: RunningSer
     }
     refused = running.http.post("/v1/completions", json=body, headers=USER)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
-    limits, settings = running.service.client.limits, running.service.settings
+    limits, settings = running.served.client.limits, running.service.settings
     assert (limits.max_waiting_tokens, limits.max_waiting, settings.port, settings.max_waiting) == (7, 1024, 8000, 1024)
     (folder / "gander.toml").write_text(AT_FIRST)
     assert reload(running).json()["needs_restart"] == []

@@ -213,8 +213,8 @@ def test_a_client_that_leaves_a_stream_frees_its_requests(server: RunningServer)
     with server.http.stream("POST", "/v1/completions", json=body) as reply:
         pieces = reply.iter_raw()  # kept: dropping it would close the connection
         next(pieces)
-        assert (reply.status_code, server.service.client.num_open) == (200, 2)
-    wait_until(lambda: server.service.client.num_open == 0)
+        assert (reply.status_code, server.served.client.num_open) == (200, 2)
+    wait_until(lambda: server.served.client.num_open == 0)
     assert server.post(prompt="still there", max_tokens=3).status_code == 200
 
 
@@ -225,7 +225,7 @@ def test_a_plain_client_that_leaves_while_it_waits_frees_its_request(server: Run
             json={"prompt": script(per_step=1, delay=0.01), "max_tokens": 4000},
             timeout=0.3,
         )
-    wait_until(lambda: server.service.client.num_open == 0)
+    wait_until(lambda: server.served.client.num_open == 0)
 
 
 def test_a_slow_reader_delays_nobody_and_gets_everything(server: RunningServer) -> None:
@@ -237,7 +237,7 @@ def test_a_slow_reader_delays_nobody_and_gets_everything(server: RunningServer) 
         slow.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
         received = slow.recv(100)
         assert server.post(prompt="quick", max_tokens=3).status_code == 200, "before the slow one reads on"
-        wait_until(lambda: server.service.client.num_open == 0)
+        wait_until(lambda: server.served.client.num_open == 0)
         while piece := slow.recv(65536):
             received += piece
     texts = re.findall(rb'"text":"((?:[^"\\]|\\.)*)"', received)

@@ -64,13 +64,13 @@ def test_a_stream_comments_on_how_far_its_prompt_is(server: RunningServer, path:
     found = re.fullmatch(r": prompt (\d+)/(\d+)", frame)
     assert found, frame
     assert int(found[1]) == 16 < int(found[2])
-    wait_until(lambda: server.service.client.num_open == 0)
+    wait_until(lambda: server.served.client.num_open == 0)
 
 
 def test_messages_have_pings_instead(server: RunningServer) -> None:
     frame = first_frame(server, "/v1/messages", body_of("/v1/messages", LASTING))
     assert frame == 'event: ping\ndata: {"type":"ping"}'
-    wait_until(lambda: server.service.client.num_open == 0)
+    wait_until(lambda: server.served.client.num_open == 0)
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
@@ -120,6 +120,6 @@ def test_a_client_that_leaves_while_its_prompt_runs_frees_it(server: RunningServ
         found = re.match(r": prompt (\d+)/(\d+)", next(pieces))
         assert found
         assert server.metric("gander_prompt_tokens_remaining") == int(found[2]) - int(found[1])
-    wait_until(lambda: server.service.client.num_open == 0)
+    wait_until(lambda: server.served.client.num_open == 0)
     assert server.metric("gander_prompt_tokens_remaining") == 0
     assert server.metric("gander_requests_total") == before + 1

@@ -86,7 +86,7 @@ def test_a_request_that_two_workers_die_of_fails_and_the_next_one_is_served(tmp_
         assert server.post(prompt="a").status_code == 200
         assert server.metric("gander_worker_restarts_total") == 4
         assert server.metric("gander_resumed_requests_total") == 2
-        assert server.service.client.num_open == 0
+        assert server.served.client.num_open == 0
 
 
 def test_a_request_that_breaks_whole_steps_ends_alone_and_those_beside_it_are_as_if_it_had_not_been(
@@ -99,7 +99,7 @@ def test_a_request_that_breaks_whole_steps_ends_alone_and_those_beside_it_are_as
     with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server, ThreadPoolExecutor(12) as pool:
         expected = list(pool.map(lambda body: reply_of(server.post(**body)), bodies))
         replies = [pool.submit(server.post, **body) for body in bodies]
-        wait_until(lambda: server.service.client.num_open == len(bodies))
+        wait_until(lambda: server.served.client.num_open == len(bodies))
         bomb = pool.submit(server.post, prompt=script(crash_after=2), max_tokens=100)
         wait_until(lambda: server.get("/health").json()["restarts"] >= 2)
         late = pool.submit(server.post, prompt=script(say="late"))
@@ -109,7 +109,7 @@ def test_a_request_that_breaks_whole_steps_ends_alone_and_those_beside_it_are_as
         assert "Three worker processes died while they ran this request" in ended.json()["error"]["message"]
         assert late.result(60).status_code in (200, 503), "it may come while no worker is ready"
         assert server.wait_for("ready", 60)["restarts"] == 3
-        assert server.service.client.num_open == 0
+        assert server.served.client.num_open == 0
 
 
 def test_a_client_that_leaves_while_another_request_is_tried_alone_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_client_that_leaves_while_another_request_is_tried_alone_leaves_nothin
             next(pieces)
             wait_until(lambda: server.get("/health").json()["restarts"] >= 2)
         assert slow.result(60).status_code == 503
-        wait_until(lambda: server.service.client.num_open == 0)
+        wait_until(lambda: server.served.client.num_open == 0)
 
 
 def test_running_and_waiting_replies_go_on_after_a_crash_as_if_it_had_not_been(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_running_and_waiting_replies_go_on_after_a_crash_as_if_it_had_not_been(t
 
         expected = list(pool.map(call, bodies))
         replies = [pool.submit(call, body) for body in bodies]
-        wait_until(lambda: server.service.client.num_open >= len(bodies) - 2)
+        wait_until(lambda: server.served.client.num_open >= len(bodies) - 2)
         crashed = server.post(prompt=script(crash_once=3, say="all the same", delay=0.02))
         assert [reply.result(PATIENCE) for reply in replies] == expected
         assert crashed.json()["choices"][0]["text"] == "all the same"
@@ -175,8 +175,8 @@ def test_a_client_that_leaves_while_there_is_no_worker_leaves_nothing_behind(tmp
             pieces = reply.iter_raw()  # kept: dropping it would close the connection
             next(pieces)
             server.wait_for("restarting")
-            assert server.service.client.num_open == 1
-        wait_until(lambda: server.service.client.num_open == 0)
+            assert server.served.client.num_open == 1
+        wait_until(lambda: server.served.client.num_open == 0)
         assert server.get("/health").json()["status"] == "restarting"
         server.wait_for("ready")
         assert server.metric("gander_resumed_requests_total") == 0
@@ -238,7 +238,7 @@ def test_a_worker_that_stays_silent_is_replaced_and_its_replies_go_on(tmp_path: 
         pid = server.get("/health").json()["worker_pid"]
         body = {"prompt": script(say="z" * 40, per_step=1, delay=0.02), "max_tokens": 40}
         reply = pool.submit(server.post, **body)
-        wait_until(lambda: server.service.client.num_open == 1)
+        wait_until(lambda: server.served.client.num_open == 1)
         os.kill(pid, signal.SIGSTOP)
         assert reply.result(PATIENCE).json()["choices"][0]["text"] == "z" * 40
         health = server.wait_for("ready")
@@ -267,7 +267,7 @@ def test_a_worker_that_broke_is_replaced_though_its_process_lingers_and_its_repl
     with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server, ThreadPoolExecutor(1) as pool:
         pid = server.get("/health").json()["worker_pid"]
         other = pool.submit(server.post, prompt=script(say="z" * 40, per_step=1, delay=0.02), max_tokens=40)
-        wait_until(lambda: server.service.client.num_open == 1)
+        wait_until(lambda: server.served.client.num_open == 1)
         broke = server.post(prompt=script(break_once=3, say="all the same"))
         assert broke.json()["choices"][0]["text"] == "all the same"
         assert other.result(PATIENCE).json()["choices"][0]["text"] == "z" * 40
@@ -325,7 +325,7 @@ def test_more_requests_than_may_wait_are_429(tmp_path: Path) -> None:
             "param": None,
             "code": "queue_full",
         }
-        wait_until(lambda: server.service.client.num_open == 0)
+        wait_until(lambda: server.served.client.num_open == 0)
         assert server.post(prompt="a", n=3).status_code == 200
 
 
@@ -337,7 +337,7 @@ def test_a_server_where_nobody_may_wait_serves_as_many_as_may_run(tmp_path: Path
             pieces = running.iter_raw()  # kept: dropping it would close the connection
             next(pieces)
             assert server.post(prompt="a").status_code == 429
-        wait_until(lambda: server.service.client.num_open == 0)
+        wait_until(lambda: server.served.client.num_open == 0)
         assert server.post(prompt="a", n=2, max_tokens=3).status_code == 200
 
 
@@ -376,7 +376,7 @@ def test_running_replies_end_when_the_server_stops_and_its_worker_is_gone(tmp_pa
         body = {"prompt": script(say="z" * 40, per_step=1, delay=0.02), "max_tokens": 40, "stream": True}
         thread = threading.Thread(target=lambda: reply.update(last=server.post(**body)))
         thread.start()
-        wait_until(lambda: server.service.client.num_open == 1)
+        wait_until(lambda: server.served.client.num_open == 1)
     thread.join(PATIENCE)
     assert reply["last"].text.count("z") == 40
     assert reply["last"].text.endswith("data: [DONE]\n\n")
@@ -393,7 +393,7 @@ import sys
 from server.config import ServerSettings
 from server.process.runner import run
 settings = ServerSettings(model=sys.argv[1], port=0, drain_seconds=float(sys.argv[2]), drain_delay=float(sys.argv[3]))
-sys.exit(run(settings, (sys.executable, "-m", "tests.fake_worker")))
+sys.exit(run(settings, (), (sys.executable, "-m", "tests.fake_worker")))
 """
 
 
@@ -685,7 +685,7 @@ def test_a_client_that_does_not_read_its_stream_holds_up_no_stop(tmp_path: Path,
         connection.connect(("127.0.0.1", httpx.URL(url).port))
         connection.sendall(head.encode() + body)
         assert connection.recv(15) == b"HTTP/1.1 200 OK"
-        ended = 'gander_requests_total{end="length"} 8.0'
+        ended = 'gander_requests_total{end="length",model_name="toy"} 8.0'
         wait_until(lambda: ended in httpx.get(f"{url}/metrics", timeout=PATIENCE).text)
         for _ in range(num_signals):
             num_lines = len(lines)

@@ -141,7 +141,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def ended_at_once(server: RunningServer) -> None:
-    wait_until(lambda: server.service.client.num_open == 0)
+    wait_until(lambda: server.served.client.num_open == 0)
 
 
 def test_a_reply_that_is_not_done_in_its_time_is_504_and_is_given_up(plain: RunningServer) -> None:
@@ -181,7 +181,7 @@ def test_what_waits_too_long_for_its_first_token_is_408_and_what_has_begun_goes_
         body = {"prompt": script(say="z" * 30, per_step=1, delay=0.04), "max_tokens": 40}
         thread = threading.Thread(target=lambda: begun.update(reply=server.post(**body)))
         thread.start()
-        wait_until(lambda: server.service.client.num_by_tenant()["", True])
+        wait_until(lambda: server.served.client.num_by_tenant()["", True])
         reply = server.post(prompt=script(delay=5), max_tokens=3)
         assert (reply.status_code, reply.json()["error"]["code"]) == (408, "queue_timeout")
         assert int(reply.headers["retry-after"]) >= 1

@@ -81,7 +81,7 @@ def test_two_workers_give_the_replies_of_one_also_where_one_of_them_is_killed(re
     settings = ServerSettings(drain_seconds=2, workers=2)
     with running_server(settings, WORKER_COMMAND) as pair, ThreadPoolExecutor(len(bodies)) as pool:
         expected = list(pool.map(lambda body: ask(real, body), bodies))
-        workers = pair.service.client.workers
+        workers = pair.served.client.workers
         wait_until(lambda: all(worker.status.state == "ready" for worker in workers), PATIENCE)
         replies = [pool.submit(ask, pair, body) for body in bodies]
         wait_until(
@@ -116,7 +116,7 @@ def test_what_drafting_remembers_outlives_its_worker(real: RunningServer) -> Non
         return {each["id"]: each for each in real.get("/v1/sessions").json()["data"]}["kept"]
 
     def is_kept() -> bool:
-        states = real.service.client.workers[0].sessions._copies.states()
+        states = real.served.client.workers[0].sessions._copies.states()
         return sum(card()["bytes_by_store"].values()) <= sum(
             each.num_bytes for each in states if each.session_id == "kept"
         )

@@ -89,12 +89,12 @@ def test_a_client_that_leaves_frees_what_it_held_at_whichever_worker(pair: Runni
 
 
 def test_a_session_has_one_home_and_takes_what_it_is_along_when_it_moves(pair: RunningServer) -> None:
-    home = pair.service.client._router.home
+    home = pair.served.client._router.home
     for _ in range(3):
         assert pair.post(prompt="a" * 50, session_id="mine").status_code == 200
     first = home("", "mine")
     assert first is not None
-    kept = pair.service.client.workers[first].sessions.kept
+    kept = pair.served.client.workers[first].sessions.kept
     wait_until(lambda: kept("", "mine"))
     with ThreadPoolExecutor(1) as pool:
         body = {"prompt": script(delay=0.05, per_step=1), "n": 8, "max_tokens": 20, "session_id": "mine"}
@@ -111,7 +111,7 @@ def test_a_session_has_one_home_and_takes_what_it_is_along_when_it_moves(pair: R
 def test_a_session_is_deleted_and_replaced_at_every_worker(pair: RunningServer) -> None:
     path = "/v1/sessions/both"
     for number in range(2):
-        pair.service.client._router.settle("", "both", number)
+        pair.served.client._router.settle("", "both", number)
         pair.post(prompt="a" * (10 + number), session_id="both")
     exported = pair.get(f"{path}/export").content
     assert pair.http.put(f"{path}/export", content=exported).status_code == 204
@@ -124,11 +124,11 @@ def test_a_session_is_deleted_and_replaced_at_every_worker(pair: RunningServer) 
 def test_metrics_are_sums_but_for_what_is_told_of_each_worker(pair: RunningServer) -> None:
     pair.post(prompt="abc", max_tokens=30)
     wait_until(lambda: pair.metric("gander_slots") == 2 * KV_SLOTS)
-    page = pair.get("/metrics").text
+    page, name = pair.get("/metrics").text, pair.model
     assert page.count("\nvllm:kv_cache_usage_perc{") == page.count("\nvllm:num_requests_running{") == 1
-    assert page.count("\ngander_worker_resident_bytes ") == 1
-    assert 'gander_worker_ready{worker="0"} 1.0' in page
-    assert 'gander_worker_open_requests{worker="1"} 0.0' in page
+    assert page.count("\ngander_worker_resident_bytes{") == 1
+    assert f'gander_worker_ready{{model_name="{name}",worker="0"}} 1.0' in page
+    assert f'gander_worker_open_requests{{model_name="{name}",worker="1"}} 0.0' in page
 
 
 def test_when_a_worker_dies_the_other_goes_on_with_its_requests_and_takes_new_ones(pair: RunningServer) -> None:

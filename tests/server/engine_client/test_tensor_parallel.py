@@ -42,7 +42,7 @@ def test_replies_go_on_when_a_rank_is_killed_and_no_rank_outlives_its_worker() -
 
         expected = [ask(body) for body in BODIES]
         replies = [pool.submit(ask, body) for body in BODIES]
-        requests = server.service.client.workers[0].requests
+        requests = server.served.client.workers[0].requests
         wait_until(lambda: any(ticket.num_tokens > 20 for ticket in requests), PATIENCE)
         os.kill(rank, signal.SIGKILL)
         assert [reply.result(COMPILING) for reply in replies] == expected

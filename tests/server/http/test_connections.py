@@ -334,8 +334,8 @@ def test_a_client_that_leaves_with_another_request_under_way_is_noticed(patient:
     head = POST + b"Content-Length: %d\r\n\r\n" % len(body)
     with connections(patient, 1) as (connection,):
         connection.sendall(head + body + HEALTH * 10)
-        wait_until(lambda: patient.service.client.num_open == 1)
-    wait_until(lambda: patient.service.client.num_open == 0, 60)
+        wait_until(lambda: patient.served.client.num_open == 1)
+    wait_until(lambda: patient.served.client.num_open == 0, 60)
 
 
 PROGRAM = """

@@ -108,7 +108,7 @@ def test_as_many_function_calls_as_a_message_may_have_are_answered(server: Runni
 @contextmanager
 def recorded_encoding(server: RunningServer) -> Iterator[list[tuple[str, str]]]:
     """The texts that the server encodes, each with the name of the thread."""
-    before = server.service.tokenizer
+    before = server.served.tokenizer
     assert before is not None
     encode, seen = before.encode_with, list[tuple[str, str]]()
 
@@ -116,11 +116,11 @@ def recorded_encoding(server: RunningServer) -> Iterator[list[tuple[str, str]]]:
         seen.append((text, threading.current_thread().name))
         return encode(text, add_special_tokens, parse_special)
 
-    server.service.tokenizer = replace(before, encode_with=recording)
+    server.served.tokenizer = replace(before, encode_with=recording)
     try:
         yield seen
     finally:
-        server.service.tokenizer = before
+        server.served.tokenizer = before
 
 
 def test_all_of_a_large_body_is_encoded_beside_the_event_loop(server: RunningServer) -> None:

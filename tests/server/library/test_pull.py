@@ -159,7 +159,7 @@ def test_a_pull_that_breaks_off_says_so_and_the_next_goes_on(hub: LocalHub) -> N
     assert not is_installed("org/tiny-GGUF")
     hub.breaks.clear()
     result = CliRunner().invoke(app, ["pull", "org/tiny-GGUF"])
-    assert (result.exit_code, result.output) == (0, "org/tiny-GGUF is here: 3.0 MB in 1 files.\n")
+    assert (result.exit_code, result.output) == (0, "org/tiny-GGUF is here: 3.0 MB in one file.\n")
     (_, first), (_, second) = hub.fetched
     assert first == 0
     assert 0 < second <= 1_200_000

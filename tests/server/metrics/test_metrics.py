@@ -18,7 +18,8 @@ from decoding.engine.tally import SOURCE_NAMES
 from decoding.worker.messages import StepReport
 from server.config import ServerSettings
 from server.metrics.exposition import engine_metrics
-from server.metrics.metrics import Metrics, prompt_class
+from server.metrics.metrics import ModelMetrics, prompt_class
+from server.metrics.server_metrics import ServerMetrics
 from server.metrics.totals import WINDOW_STEPS, StepTotals
 from server.metrics.vllm_names import vllm_engine_metrics
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
@@ -159,13 +160,13 @@ def test_acceptance_length_and_speedup_follow_from_counters() -> None:
 
 
 def test_what_must_not_happen_begins_at_zero_so_that_the_first_time_is_seen() -> None:
-    text = generate_latest(Metrics("toy").registry).decode()
+    text = generate_latest(ServerMetrics([ModelMetrics("toy")]).registry).decode()
     for sample in (
-        'draft_refusals_total{reason="context"}',
-        "preemptions_total",
-        'requests_total{end="failed"}',
+        'draft_refusals_total{model_name="toy",reason="context"}',
+        'preemptions_total{model_name="toy"}',
+        'requests_total{end="failed",model_name="toy"}',
         'errors_total{code="internal_error"}',
-        "worker_restarts_total",
+        'worker_restarts_total{model_name="toy"}',
     ):
         assert f"gander_{sample} 0.0" in text
 
@@ -185,12 +186,15 @@ def test_every_series_that_a_step_adds_to_is_there_before_the_first_but_for_deep
 def test_what_counts_are_kept_by_is_what_there_is() -> None:
     assert tuple(METHODS) == METHOD_NAMES
     assert tuple(SOURCE_NAMES[Source.CONTEXT : Source.BONUS]) == DRAFTED_SOURCES
-    text = generate_latest(Metrics("toy").registry).decode()
+    text = generate_latest(ModelMetrics("toy").registry).decode()
     assert 'gander_choices_total{choice="waiting",method="auto"} 0.0' in text
 
 
 def test_info_says_what_serves(server: RunningServer) -> None:
-    labels = f'attention="exact",device="cpu",dtype="float32",model="{server.model}",version="{__version__}"'
+    name = server.model
+    labels = (
+        f'attention="exact",device="cpu",dtype="float32",model="{name}",model_name="{name}",version="{__version__}"'
+    )
     assert f"gander_info{{{labels}}} 1.0" in server.get("/metrics").text
 
 
@@ -210,7 +214,7 @@ def test_the_speedup_is_plain_seconds_over_seconds_in_a_window_of_decode_steps()
 def test_the_time_to_the_first_token_has_five_classes_of_prompts_from_the_start() -> None:
     lengths = {1: "1k", 1024: "1k", 1025: "4k", 16384: "16k", 16385: "64k", 65536: "64k", 65537: "more"}
     assert {length: prompt_class(length) for length in lengths} == lengths
-    text = generate_latest(Metrics("toy").registry).decode()
+    text = generate_latest(ModelMetrics("toy").registry).decode()
     counts = re.findall(r'^gander_time_to_first_token_seconds_count{prompt_tokens="(.+)"} 0.0$', text, re.M)
     assert counts == ["1k", "4k", "16k", "64k", "more"]
 
@@ -259,7 +263,7 @@ def test_metrics_count_known_work(tmp_path: Path) -> None:
         assert 'vllm:request_success_total{engine="0",finished_reason="length",model_name="toy"} 2.0' in text
         cache = 'block_size="16",cache_dtype="float32",engine="0",model_name="toy",num_gpu_blocks="62"'
         assert f"vllm:cache_config_info{{{cache}}} 1.0" in text
-        assert 'gander_choices_total{choice="requested",method="spine"} 2.0' in text
+        assert 'gander_choices_total{choice="requested",method="spine",model_name="toy"} 2.0' in text
         assert "plain decoding would have needed" in text
 
 
@@ -321,6 +325,6 @@ def test_a_request_that_was_left_counts_as_aborted_and_not_as_latency(server: Ru
             json={"prompt": '{"per_step": 1, "delay": 0.01}', "max_tokens": 4000},
             timeout=0.2,
         )
-    wait_until(lambda: 'gander_requests_total{end="abort"}' in server.get("/metrics").text)
+    wait_until(lambda: 'gander_requests_total{end="abort",' in server.get("/metrics").text)
     assert server.metric("gander_request_seconds_count") == before
     wait_until(lambda: 'status="499"' in server.get("/metrics").text)

@@ -158,7 +158,7 @@ def test_a_file_of_bytes_is_no_toml(tmp_path: Path) -> None:
 def test_two_models_of_one_name_are_refused(tmp_path: Path) -> None:
     table = "[models.{}]\nmodel = 'x'\nserved-model-name = '{}'\n"
     said = refusal(tmp_path, table.format("a", "x") + table.format("b", "y,x"))
-    assert said == ["models a and b have one name, x: a name is one model's"]
+    assert said == ["models a (x) and b (x) have one name, x: a name is one model's, and NAME=MODEL gives one"]
 
 
 def test_a_named_file_has_to_be_there_and_the_default_one_need_not(

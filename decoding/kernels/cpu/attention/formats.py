@@ -89,7 +89,7 @@ def round_small(number: float, small: Small) -> Any:
     size = bits & 0x7FFFFFFF
     code: Any
     if size >= 0x7F800000:
-        code = small.no_number
+        code: Any = small.no_number
     elif size < (128 - small.bias) << 23:  # below the normal numbers: the sum rounds to their last digit
         magic = (151 - small.bias - small.digits) << 23
         code = np.int64(_bits_of(float_of(size) + float_of(magic))) - magic

@@ -67,12 +67,23 @@ class Rows(NamedTuple):
     num_rows: int
 
 
+def _emit_halves(builder: Builder, pairs: Value) -> tuple[Value, Value]:
+    """The first and the second bfloat16 number of each lane, as float32."""
+    bits = builder.bitcast(pairs, INT_VECTOR)
+    sixteen, high = (ir.Constant(INT_VECTOR, [number] * LANES) for number in (16, 0xFFFF0000))
+    return builder.bitcast(builder.shl(bits, sixteen), VECTOR), builder.bitcast(builder.and_(bits, high), VECTOR)
+
+
 def _emit_product(builder: Builder, tag: Any, total: Value, factor: Value, weights: Value) -> Value:
     """total + factor * weights in each lane: one product of float32, two of bfloat16, or four of bytes."""
     if tag == types.float32:
         return emit_call(builder, "fma", factor, weights, total)
-    if tag == types.uint16:
+    if tag == types.uint16 and multiplies_halves():
         return emit_assembly(builder, "vdpbf16ps $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
+    if tag == types.uint16:
+        for factors, others in zip(_emit_halves(builder, factor), _emit_halves(builder, weights), strict=True):
+            total = emit_call(builder, "fma", factors, others, total)
+        return total
     if multiplies_wide_bytes():
         return emit_assembly(builder, "vpdpbusd $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
     halves = []
@@ -301,5 +312,5 @@ def multiply_floats(fields: Any) -> None:
 
 
 def multiply_halves(fields: Any) -> None:
-    """One thread's share of a call with bfloat16 numbers. Needs AVX512_BF16."""
+    """One thread's share of a call with bfloat16 numbers."""
     _multiply(nb.carray(fields, NUM_FIELDS), np.uint16(0))

@@ -70,12 +70,12 @@ def test_groups_of_its_own_are_compiled_in_processes_side_by_side(
 
 
 def test_a_models_own_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    complete, side_by_side, run = {"weights-8-32"}, list[str](), list[str]()
+    complete, side_by_side, run = {"weights-8-32-2"}, list[str](), list[str]()
     monkeypatch.setattr(kernels, "is_complete", complete.__contains__)
     monkeypatch.setattr(kernels, "note_complete", complete.add)
     monkeypatch.setattr(kernels, "compile_side_by_side", side_by_side.extend)
     monkeypatch.setattr(kernels, "run_group", run.append)
     for _ in range(2):
-        kernels.Kernels().load_weights([(8, 32), (6, 16), (4, 32)])
-    assert side_by_side == ["weights-4-32", "weights-6-16"]
-    assert run == ["weights-4-32", "weights-6-16", "weights-8-32"] * 2
+        kernels.Kernels().load_weights([(8, 32, 2), (6, 16, 1), (4, 32, 2)])
+    assert side_by_side == ["weights-4-32-2", "weights-6-16-1"]
+    assert run == ["weights-4-32-2", "weights-6-16-1", "weights-8-32-2"] * 2

@@ -20,7 +20,8 @@ from decoding.model.self_test import long_chain
 from decoding.model.target_model import TargetModel
 from decoding.weights.kinds import INT4, INT8, KINDS
 from decoding.weights.linear import Linear
-from decoding.weights.matrix import Matrix, Target, has_panels
+from decoding.weights.matrix import Matrix, Target
+from decoding.weights.numbers.float_panels import has_panels
 from decoding.weights.rounding import can_round_to_int8
 from tests.models import tiny
 

@@ -17,6 +17,7 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.worker.calls import Submit
 from decoding.worker.messages import SessionKept
 from server.engine_client.client import EngineClient
+from server.engine_client.processes.standby import Standby
 from server.engine_client.queue_gate import QueueLimits
 from server.engine_client.replies import Expired
 from server.engine_client.sessions import session_keeper
@@ -136,7 +137,9 @@ def test_a_folder_that_does_not_answer_takes_no_more_than_a_calls_own_time(tmp_p
     async def test() -> None:
         folder, answers = SessionFolder(tmp_path, ROOMY), Event()
         folder.read = lambda *_: answers.wait() and None  # type: ignore[method-assign,assignment]
-        client = EngineClient(EngineConfig(), QueueLimits(max_waiting=10), Unmoved(), sessions_folder=folder)
+        client = EngineClient(
+            EngineConfig(), QueueLimits(max_waiting=10), Unmoved(), Standby((), is_wanted=False), sessions_folder=folder
+        )
         worker = client.workers[0]
         worker.ready, worker.status = READY, EngineStatus(state="ready")
         client.status = worker.status

@@ -178,7 +178,7 @@ def test_an_admin_moves_a_session_to_another_server(model: Path, tmp_path: Path)
         assert (taken.status_code, taken.content) == (204, b"")
         assert sizes(two) == {SESSION: len(LONG)}
         for stores in ({"ngrams": []}, {"replies": []}, {}):  # whole, and no session's
-            strange = seal(SessionState(owner, SESSION, stores), two.service.client.workers[0].ready.identity)
+            strange = seal(SessionState(owner, SESSION, stores), two.served.client.workers[0].ready.identity)
             refused = two.http.put(path, params=whose, headers=root, content=strange)
             assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_session")
             assert sizes(two) == {SESSION: len(LONG)}, "what was refused has deleted the session that was there"

@@ -26,14 +26,14 @@ from decoding.kernels.cpu.lanes import (
     pointer,
     raise_counter,
 )
-from decoding.kernels.cpu.products.grouped.layout import BLOCK, HALF_BYTES, PLANE_BYTES, STEP, STEPS
+from decoding.kernels.cpu.products.grouped.layout import BLOCK, HALF_BYTES, PLANE_BYTES, SPAN, STEP, STEPS
 from decoding.kernels.cpu.products.grouped.unpacking import emit_widened
 from decoding.kernels.cpu.products.panels import PANEL, PANEL_BYTES
 
 # The fields of a call, each an int64. RECORD: bytes of a panel's block; FACTORS: float32 for each output; ZERO: the
-# zero point of all groups, or -1 if they have minima.
-SOURCE, TARGET, NUM_ROWS, COUNTER, WIDTH, IDS, RECORD, NUM_BLOCKS, FACTORS, ITEM, ZERO, BITS, GROUP = range(13)
-NUM_FIELDS = 13
+# zero point of all groups, or -1 if they have minima; UNITS: bytes before each span, of its units, see `Layout`.
+SOURCE, TARGET, NUM_ROWS, COUNTER, WIDTH, IDS, RECORD, NUM_BLOCKS, FACTORS, ITEM, ZERO, BITS, GROUP, UNITS = range(14)
+NUM_FIELDS = 14
 
 
 @intrinsic
@@ -66,14 +66,26 @@ def _code(block: int, bits: int, step: int, place: int) -> Any:
 
 
 @nb.njit(cache=True)
-def _unpack_row(block: int, bits: int, group: int, output: int, zero: int, numbers: Any) -> None:
-    """Write a block's weights of one output of its panel, but for the output's factor."""
+def _scale(start: int, place: int, units: int, output: int) -> Any:
+    """The scale or minimum of a group, whose place among those from `start` on is given. units: the address of its
+    span's, or 0 if it is float16."""
+    if units == 0:
+        return _widened(start + HALF_BYTES * place)
+    whole = nb.carray(pointer(start + place, np.int8(0)), 1)[0]
+    return np.float32(whole) * _widened(units + HALF_BYTES * output)
+
+
+@nb.njit(cache=True)
+def _unpack_row(block: int, units: int, bits: int, group: int, output: int, zero: int, numbers: Any) -> None:
+    """Write a block's weights of one output of its panel, but for the output's factor. units: see `_scale`."""
+    num_groups = BLOCK // group
     scales = block + PLANE_BYTES * bits // 8
-    minima = scales + HALF_BYTES * PANEL * (BLOCK // group)
+    minima = scales + (HALF_BYTES if units == 0 else 1) * PANEL * num_groups
+    minimum_units = units + (0 if units == 0 else HALF_BYTES * PANEL)
     for place in range(BLOCK):
-        pair = HALF_BYTES * (place // group * PANEL + output)
-        scale = _widened(scales + pair)
-        minimum = _widened(minima + pair) if zero < 0 else scale * np.float32(zero)
+        pair = place // group * PANEL + output
+        scale = _scale(scales, pair, units, output)
+        minimum = _scale(minima, pair, minimum_units, output) if zero < 0 else scale * np.float32(zero)
         code = _code(block, bits, place // STEP, output * STEP + place % STEP)
         numbers[place] = scale * np.float32(code) - minimum
 
@@ -82,7 +94,8 @@ def _unpack_row(block: int, bits: int, group: int, output: int, zero: int, numbe
 def _look_up(call: Any) -> None:
     counter = np.int64(call.ctypes.data) + 8 * COUNTER
     ids = nb.carray(pointer(call[IDS], np.int64(0)), call[NUM_ROWS])
-    width, item, record = call[WIDTH], call[ITEM], call[RECORD]
+    width, item, record, units = call[WIDTH], call[ITEM], call[RECORD], call[UNITS]
+    panel_bytes = call[NUM_BLOCKS] * record + (call[NUM_BLOCKS] + SPAN - 1) // SPAN * units
     numbers = np.empty(BLOCK, np.float32)
     address = np.int64(numbers.ctypes.data)
     while True:
@@ -91,9 +104,12 @@ def _look_up(call: Any) -> None:
             return
         panel, output = ids[row] // PANEL, ids[row] % PANEL
         factor = nb.carray(pointer(call[FACTORS] + 4 * ids[row], np.float32(0)), 1)[0]
-        block = call[SOURCE] + panel * call[NUM_BLOCKS] * record
+        block = span = call[SOURCE] + panel * panel_bytes
         for start in range(0, width, BLOCK):
-            _unpack_row(block, call[BITS], call[GROUP], output, call[ZERO], numbers)
+            if start % (SPAN * BLOCK) == 0:
+                span = block
+                block += units
+            _unpack_row(block, span if units > 0 else 0, call[BITS], call[GROUP], output, call[ZERO], numbers)
             numbers *= factor
             if item == HALF_BYTES:
                 narrow(address, BLOCK // LANES, address)

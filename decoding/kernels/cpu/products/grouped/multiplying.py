@@ -7,14 +7,14 @@ bytes, which nothing checks.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 from decoding.kernels.cpu.lanes import (
     VECTOR,
@@ -26,7 +26,8 @@ from decoding.kernels.cpu.lanes import (
     emit_store,
     raise_counter,
 )
-from decoding.kernels.cpu.products.grouped.layout import HALF_BYTES, MOST_UNPACKED, ROW_RECORD
+from decoding.kernels.cpu.products.grouped.few_rows import FEW, take_few
+from decoding.kernels.cpu.products.grouped.layout import HALF_BYTES, MOST_UNPACKED, ROW_RECORD, SPAN, Layout
 from decoding.kernels.cpu.products.grouped.products import ROWS, TURNS, VECTORS, WIDE_BYTES, take_turn
 from decoding.kernels.cpu.products.grouped.unpacking import unpack
 from decoding.kernels.cpu.products.panels import MOST_ROWS, PANEL, PANEL_BYTES, PANEL_VECTORS, add, fill, room, write
@@ -65,63 +66,125 @@ def _times(_context: Any, vectors: Any, others: Any) -> Any:
     return types.void(types.int64, types.int64), codegen
 
 
+class Panel(NamedTuple):
+    """64 outputs. start: its address; units: bytes before each span, of its units; sums: the address of its rows'."""
+
+    start: int
+    num_blocks: int
+    record: int
+    units: int
+    zero: int
+    sums: int
+
+
+@register_jitable
+def _span_of(panel: Panel, block: int) -> int:
+    """The address of a block's span."""
+    span: int = panel.start + block // SPAN * (panel.units + SPAN * panel.record)
+    return span
+
+
+@register_jitable
+def _place_of(panel: Panel, block: int) -> int:
+    place: int = panel.start + block * panel.record + (block // SPAN + 1) * panel.units
+    return place
+
+
 @nb.njit(inline="always")
-def _multiply(call: Any, bits: Any, group: Any) -> None:
+def _sum_few(bits: Any, group: Any, scale_bytes: Any, panel: Panel, source: int, num_rows: int) -> None:
+    """The sums, of up to `FEW` rows at a time."""
+    source_step, block = panel.num_blocks * ROW_RECORD, 0
+    while block < panel.num_blocks:
+        count = min(SPAN, panel.num_blocks - block)
+        for row in range(0, num_rows, FEW):
+            take_few(
+                bits,
+                group,
+                scale_bytes,
+                min(FEW, num_rows - row),
+                source + row * source_step + block * ROW_RECORD,
+                source_step,
+                _place_of(panel, block),
+                panel.record,
+                _span_of(panel, block),
+                count,
+                panel.zero,
+                panel.sums + row * PANEL_BYTES,
+            )
+        block += count
+
+
+@nb.njit(inline="always")
+def _sum_rows(bits: Any, group: Any, scale_bytes: Any, panel: Panel, source: int, num_rows: int, unpacked: int) -> None:
+    """The sums of any number of rows. unpacked: an address with room for a chunk."""
+    record, source_step = panel.record, panel.num_blocks * ROW_RECORD
+    num_asked = (record // VECTOR_BYTES + TURNS - 1) // TURNS
+    num_tiles = (num_rows + ROWS - 1) // ROWS
+    block = 0
+    while block < panel.num_blocks:
+        count = min(CHUNK, panel.num_blocks - block)
+        place = _place_of(panel, block)
+        unpack(bits, group, scale_bytes, place, record, _span_of(panel, block), unpacked, count, panel.zero)
+        asked = place + 2 * count * record  # every turn prefetches its share of a later chunk
+        asked_step = (VECTOR_BYTES + num_tiles - 1) // num_tiles
+        row = 0
+        while row < num_rows:
+            left = num_rows - row
+            rows = left if left <= ROWS else min(ROWS, (left + 1) // 2)  # so that the last has several
+            shift = 0
+            while shift < PANEL_BYTES:
+                take_turn(
+                    bits,
+                    group,
+                    scale_bytes,
+                    rows,
+                    source + row * source_step + block * ROW_RECORD,
+                    source_step,
+                    place + shift,
+                    record,
+                    unpacked + shift,
+                    count,
+                    panel.sums + row * PANEL_BYTES + shift,
+                    asked,
+                    asked_step,
+                )
+                shift += VECTORS * WIDE_BYTES
+                asked += count * asked_step * num_asked
+            row += rows
+        block += count
+
+
+@nb.njit(inline="always")
+def _multiply(call: Any, bits: Any, group: Any, scale_bytes: Any) -> None:
     """One thread's share of a call: it claims a few panels at a time until all are taken."""
     sums, unpacked = room(), _unpacked_room()
     counter = np.int64(call.ctypes.data) + 8 * COUNTER
     num_panels = (call[NUM_OUTPUTS] + PANEL - 1) // PANEL
-    num_blocks, record = call[NUM_BLOCKS], call[RECORD]
-    num_asked = (record // VECTOR_BYTES + TURNS - 1) // TURNS
+    num_blocks, record, zero = call[NUM_BLOCKS], call[RECORD], call[ZERO]
+    units = (2 - scale_bytes) * HALF_BYTES * PANEL * (2 if zero < 0 else 1)
+    panel_bytes = num_blocks * record + (num_blocks + SPAN - 1) // SPAN * units
     source_step, target_step = num_blocks * ROW_RECORD, call[NUM_OUTPUTS] * call[ITEM]
     while True:
         first = raise_counter(counter, call[CLAIM])
         if first >= num_panels:
             return
-        for panel in range(first, min(first + call[CLAIM], num_panels)):
-            weights = call[WEIGHTS] + panel * num_blocks * record
+        for number in range(first, min(first + call[CLAIM], num_panels)):
+            panel = Panel(call[WEIGHTS] + number * panel_bytes, num_blocks, record, units, zero, sums)
             for start in range(0, call[NUM_ROWS], MOST_ROWS):
                 num_rows = min(MOST_ROWS, call[NUM_ROWS] - start)
                 source = call[SOURCE] + start * source_step
-                num_tiles = (num_rows + ROWS - 1) // ROWS
                 fill(sums, num_rows * PANEL_VECTORS, np.float32(0))
-                block = 0
-                while block < num_blocks:
-                    count = min(CHUNK, num_blocks - block)
-                    unpack(bits, group, weights + block * record, record, unpacked, count, call[ZERO])
-                    asked = weights + (block + 2 * count) * record  # every turn prefetches its share of a later chunk
-                    asked_step = (VECTOR_BYTES + num_tiles - 1) // num_tiles
-                    row = 0
-                    while row < num_rows:
-                        left = num_rows - row
-                        rows = left if left <= ROWS else min(ROWS, (left + 1) // 2)  # so that the last has several
-                        shift = 0
-                        while shift < PANEL_BYTES:
-                            take_turn(
-                                bits,
-                                group,
-                                rows,
-                                source + row * source_step + block * ROW_RECORD,
-                                source_step,
-                                weights + block * record + shift,
-                                record,
-                                unpacked + shift,
-                                count,
-                                sums + row * PANEL_BYTES + shift,
-                                asked,
-                                asked_step,
-                            )
-                            shift += VECTORS * WIDE_BYTES
-                            asked += count * asked_step * num_asked
-                        row += rows
-                    block += count
-                target = call[TARGET] + start * target_step + panel * PANEL * call[ITEM]
-                num_left = min(PANEL, call[NUM_OUTPUTS] - panel * PANEL)
+                if FEW > 0 and (bits == 8 or num_rows <= FEW):
+                    _sum_few(bits, group, scale_bytes, panel, source, num_rows)
+                else:
+                    _sum_rows(bits, group, scale_bytes, panel, source, num_rows, unpacked)
+                target = call[TARGET] + start * target_step + number * PANEL * call[ITEM]
+                num_left = min(PANEL, call[NUM_OUTPUTS] - number * PANEL)
                 for row in range(num_rows):
                     total = sums + row * PANEL_BYTES
-                    _times(total, call[FACTORS] + panel * PANEL_BYTES)
+                    _times(total, call[FACTORS] + number * PANEL_BYTES)
                     if call[BIAS] != 0:
-                        add(total, call[BIAS] + panel * PANEL_BYTES, PANEL_VECTORS)
+                        add(total, call[BIAS] + number * PANEL_BYTES, PANEL_VECTORS)
                     if call[ITEM] == HALF_BYTES:
                         write(total, target + row * target_step, num_left, np.uint16(0))
                     else:
@@ -130,44 +193,60 @@ def _multiply(call: Any, bits: Any, group: Any) -> None:
 
 def multiply_4_of_16(fields: Any) -> None:
     """One thread's share of a call with codes of 4 bits in groups of 16. The other functions have other widths."""
-    _multiply(nb.carray(fields, NUM_FIELDS), 4, 16)
+    _multiply(nb.carray(fields, NUM_FIELDS), 4, 16, 2)
 
 
 def multiply_4_of_32(fields: Any) -> None:
-    _multiply(nb.carray(fields, NUM_FIELDS), 4, 32)
+    _multiply(nb.carray(fields, NUM_FIELDS), 4, 32, 2)
 
 
 def multiply_5_of_16(fields: Any) -> None:
-    _multiply(nb.carray(fields, NUM_FIELDS), 5, 16)
+    _multiply(nb.carray(fields, NUM_FIELDS), 5, 16, 2)
 
 
 def multiply_5_of_32(fields: Any) -> None:
-    _multiply(nb.carray(fields, NUM_FIELDS), 5, 32)
+    _multiply(nb.carray(fields, NUM_FIELDS), 5, 32, 2)
 
 
 def multiply_6_of_16(fields: Any) -> None:
-    _multiply(nb.carray(fields, NUM_FIELDS), 6, 16)
+    _multiply(nb.carray(fields, NUM_FIELDS), 6, 16, 2)
 
 
 def multiply_6_of_32(fields: Any) -> None:
-    _multiply(nb.carray(fields, NUM_FIELDS), 6, 32)
+    _multiply(nb.carray(fields, NUM_FIELDS), 6, 32, 2)
 
 
 def multiply_8_of_16(fields: Any) -> None:
-    _multiply(nb.carray(fields, NUM_FIELDS), 8, 16)
+    _multiply(nb.carray(fields, NUM_FIELDS), 8, 16, 2)
 
 
 def multiply_8_of_32(fields: Any) -> None:
-    _multiply(nb.carray(fields, NUM_FIELDS), 8, 32)
+    _multiply(nb.carray(fields, NUM_FIELDS), 8, 32, 2)
+
+
+def multiply_4_of_32_in_spans(fields: Any) -> None:
+    """The scales of 4 bits in groups of 32 are whole bytes, see `Layout`."""
+    _multiply(nb.carray(fields, NUM_FIELDS), 4, 32, 1)
+
+
+def multiply_5_of_32_in_spans(fields: Any) -> None:
+    _multiply(nb.carray(fields, NUM_FIELDS), 5, 32, 1)
+
+
+def multiply_6_of_16_in_spans(fields: Any) -> None:
+    _multiply(nb.carray(fields, NUM_FIELDS), 6, 16, 1)
 
 
 SHARES = {
-    (4, 16): multiply_4_of_16,
-    (4, 32): multiply_4_of_32,
-    (5, 16): multiply_5_of_16,
-    (5, 32): multiply_5_of_32,
-    (6, 16): multiply_6_of_16,
-    (6, 32): multiply_6_of_32,
-    (8, 16): multiply_8_of_16,
-    (8, 32): multiply_8_of_32,
+    Layout(4, 16): multiply_4_of_16,
+    Layout(4, 32): multiply_4_of_32,
+    Layout(5, 16): multiply_5_of_16,
+    Layout(5, 32): multiply_5_of_32,
+    Layout(6, 16): multiply_6_of_16,
+    Layout(6, 32): multiply_6_of_32,
+    Layout(8, 16): multiply_8_of_16,
+    Layout(8, 32): multiply_8_of_32,
+    Layout(4, 32, 1): multiply_4_of_32_in_spans,
+    Layout(5, 32, 1): multiply_5_of_32_in_spans,
+    Layout(6, 16, 1): multiply_6_of_16_in_spans,
 }

@@ -15,13 +15,15 @@ from decoding.kernels.cpu.products.panels import PANEL
 
 
 @nb.njit(nogil=True, cache=True)
-def pack_codes(words_OBS: Any, bits: int, packed_PBW: Any) -> None:
-    """words_OBS: uint32, a step's codes for each output, block and step. packed_PBW: uint32, the blocks' records."""
+def pack_codes(words_OBS: Any, bits: int, packed_PSBW: Any) -> None:
+    """words_OBS: uint32, a step's codes for each output, block and step. packed_PSBW: uint32, the records of each
+    span's blocks."""
     half, extra = STEPS // 2, bits - 4
     nibbles, highs = np.uint32(0x0F0F0F0F), np.uint32(0x01010101 * (2**extra - 1) & 0xFFFFFFFF)
-    for panel in range(packed_PBW.shape[0]):
-        for block in range(packed_PBW.shape[1]):
-            record = packed_PBW[panel, block]
+    num_panels, num_spans, span_blocks, _ = packed_PSBW.shape
+    for panel in range(num_panels):
+        for block in range(num_spans * span_blocks):
+            record = packed_PSBW[panel, block // span_blocks, block % span_blocks]
             for output in range(PANEL):
                 words = words_OBS[panel * PANEL + output, block]
                 if bits == 8:

@@ -33,8 +33,6 @@ from decoding.kernels.cpu.lanes import (
 from decoding.kernels.cpu.products.grouped.layout import (
     HAS_VNNI,
     HAS_WIDE_VNNI,
-    MIDDLE,
-    MIDDLE_PLACES,
     ROW_RECORD,
     SCALE_PLACE,
     STEP,
@@ -42,7 +40,7 @@ from decoding.kernels.cpu.products.grouped.layout import (
     Layout,
     layout_of,
 )
-from decoding.kernels.cpu.products.grouped.unpacking import emit_ints, emit_nibbles
+from decoding.kernels.cpu.products.grouped.unpacking import emit_ints
 from decoding.kernels.cpu.products.panels import PANEL, PANEL_BYTES
 from decoding.kernels.processor import has_feature
 
@@ -52,18 +50,17 @@ WIDE = LANES if HAS_WIDE_VNNI else LANES // 2
 WIDE_BYTES = 4 * WIDE
 ROWS, VECTORS = (6, PANEL // WIDE) if HAS_WIDE_VNNI else (4, 2)
 TURNS = PANEL // WIDE // VECTORS  # over a panel's vectors
-FEW_ROWS = 2  # of a turn, for which products with signed codes are quicker than those with both nibbles
 WIDE_INTS, WIDE_FLOATS = ir.VectorType(INT, WIDE), ir.VectorType(FLOAT, WIDE)
 WIDE_SHORTS, WIDE_CHARS = ir.VectorType(ir.IntType(16), 2 * WIDE), ir.VectorType(ir.IntType(8), 4 * WIDE)
 
 
-def _emit_wide_splat(builder: Builder, scalar: Value) -> Value:
+def emit_wide_splat(builder: Builder, scalar: Value) -> Value:
     kind = ir.VectorType(scalar.type, WIDE)
     first = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(INT, 0))
     return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), ir.Constant(WIDE_INTS, [0] * WIDE))
 
 
-def _emit_instruction(builder: Builder, name: str, result: Any, *operands: Value) -> Value:
+def emit_instruction(builder: Builder, name: str, result: Any, *operands: Value) -> Value:
     kind = ir.FunctionType(result, [operand.type for operand in operands])
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), operands)
 
@@ -76,11 +73,11 @@ def _emit_four_products(builder: Builder, total: Value, codes: Value, numbers: V
     return builder.call(ir.InlineAsm(kind, f"{prefix}vpdpbusd $3, $2, $0", constraints), [total, codes, numbers])
 
 
-def _emit_two_products(builder: Builder, codes: Value, numbers: Value) -> Value:
+def emit_two_products(builder: Builder, codes: Value, numbers: Value) -> Value:
     """Sums of two products each in 16 bits, which hold them. Without AVX2, by plain arithmetic."""
     if HAS_AVX2:
         chars = (builder.bitcast(each, WIDE_CHARS) for each in (codes, numbers))
-        return _emit_instruction(builder, "avx2.pmadd.ub.sw", WIDE_SHORTS, *chars)
+        return emit_instruction(builder, "avx2.pmadd.ub.sw", WIDE_SHORTS, *chars)
     codes, numbers = (builder.bitcast(each, WIDE_SHORTS) for each in (codes, numbers))
     eight, low = emit_ints(8, WIDE_SHORTS), emit_ints(0xFF, WIDE_SHORTS)
     first = builder.mul(builder.and_(codes, low), builder.ashr(builder.shl(numbers, eight), eight))
@@ -88,68 +85,46 @@ def _emit_two_products(builder: Builder, codes: Value, numbers: Value) -> Value:
     return builder.add(first, second)
 
 
-def _emit_pair_sums(builder: Builder, shorts: Value, factor: int = 1) -> Value:
-    """Sums of two 16-bit numbers each, times a factor, in 32 bits. Without AVX2, by plain arithmetic."""
+def emit_pair_sums(builder: Builder, shorts: Value) -> Value:
+    """Sums of two 16-bit numbers each in 32 bits. Without AVX2, by plain arithmetic."""
     if HAS_AVX2:
-        return _emit_instruction(builder, "avx2.pmadd.wd", WIDE_INTS, shorts, emit_ints(factor, WIDE_SHORTS))
+        return emit_instruction(builder, "avx2.pmadd.wd", WIDE_INTS, shorts, emit_ints(1, WIDE_SHORTS))
     both, sixteen = builder.bitcast(shorts, WIDE_INTS), emit_ints(16, WIDE_INTS)
-    pair = builder.add(builder.ashr(builder.shl(both, sixteen), sixteen), builder.ashr(both, sixteen))
-    return builder.mul(pair, emit_ints(factor, WIDE_INTS))
+    return builder.add(builder.ashr(builder.shl(both, sixteen), sixteen), builder.ashr(both, sixteen))
 
 
-class Signed(NamedTuple):
-    """Codes of eight bits less `MIDDLE`, and their sizes, unsigned: sums of two products of a size and a byte fit 16
-    bits, where those of a code and a byte might not."""
+class Row(NamedTuple):
+    """The record of a row's block, of which numbers are put into all lanes. start: its address."""
 
-    codes: Value
-    sizes: Value
+    start: Value
 
+    def numbers(self, builder: Builder, step: int) -> Value:
+        return self._splat(builder, step * STEP, INT)
 
-def _emit_signed(builder: Builder, codes: Value) -> Signed:
-    signed = builder.bitcast(builder.xor(codes, emit_ints(MIDDLE * 0x01010101, WIDE_INTS)), WIDE_CHARS)
-    kind = ir.FunctionType(WIDE_CHARS, [WIDE_CHARS, ir.IntType(1)])
-    size = cgutils.get_or_insert_function(builder.module, kind, f"llvm.abs.v{WIDE_CHARS.count}i8")
-    return Signed(signed, builder.call(size, [signed, ir.Constant(ir.IntType(1), 0)]))
+    def floats(self, builder: Builder, place: int) -> Value:
+        return self._splat(builder, place, FLOAT)
 
+    def middle(self, builder: Builder, place: int) -> Value:
+        return self._splat(builder, place, INT)
 
-def _emit_signed_products(builder: Builder, signed: Signed, numbers: Value) -> Value:
-    """int32 sums of four products each of signed codes and signed numbers, which take the codes' signs."""
-    chars = builder.bitcast(numbers, WIDE_CHARS)
-    if HAS_AVX2:
-        chars = _emit_instruction(builder, "avx2.psign.b", WIDE_CHARS, chars, signed.codes)
-    else:
-        is_negative = builder.icmp_signed("<", signed.codes, emit_ints(0, WIDE_CHARS))
-        chars = builder.select(is_negative, builder.neg(chars), chars)
-    return _emit_pair_sums(builder, _emit_two_products(builder, signed.sizes, chars))
+    def _splat(self, builder: Builder, place: int, kind: Any) -> Value:
+        return emit_wide_splat(builder, emit_load(builder, emit_offset(builder, self.start, place), kind))
 
 
 class Tile(NamedTuple):
-    """A few rows and a few vectors of one block. rows: addresses of their records; codes, unpacked: of the block's
-    codes, and of what is unpacked of it."""
+    """A few rows and a few vectors of one block. codes, unpacked: addresses of the block's codes, and of what is
+    unpacked of it."""
 
-    rows: list[Value]
+    rows: list[Row]
     codes: Value
     unpacked: Value
 
     def step(self, builder: Builder, step: int) -> list[Value]:
         return _emit_vectors(builder, self.codes, step * PANEL_BYTES, WIDE_INTS)
 
-    def nibbles(self, builder: Builder, step: int, plane: int) -> list[Value]:
-        """Of codes of eight bits."""
-        return [emit_nibbles(builder, codes, 4 * plane, 15) for codes in self.step(builder, step)]
-
     def pairs(self, builder: Builder, place: int) -> list[Value]:
         """Scales or minima."""
         return _emit_vectors(builder, self.unpacked, place, WIDE_FLOATS)
-
-    def numbers(self, builder: Builder, row: int, step: int) -> Value:
-        return _emit_wide_splat(builder, emit_load(builder, emit_offset(builder, self.rows[row], step * STEP), INT))
-
-    def floats(self, builder: Builder, row: int, place: int) -> Value:
-        return _emit_wide_splat(builder, emit_load(builder, emit_offset(builder, self.rows[row], place), FLOAT))
-
-    def middle(self, builder: Builder, row: int, place: int) -> Value:
-        return _emit_wide_splat(builder, emit_load(builder, emit_offset(builder, self.rows[row], place), INT))
 
 
 def _emit_vectors(builder: Builder, base: Value, shift: int, kind: Any) -> list[Value]:
@@ -160,47 +135,35 @@ def _emit_vectors(builder: Builder, base: Value, shift: int, kind: Any) -> list[
 Sums = list[list[Value]]  # for each row and vector
 
 
-def _emit_group_sums(builder: Builder, layout: Layout, tile: Tile, steps: range, part: int) -> Sums:
-    """The integer sums over a group's steps. part: which of a record's sums is the group's."""
+def _emit_group_sums(builder: Builder, layout: Layout, tile: Tile, steps: range) -> Sums:
+    """The integer sums over a group's steps. Without VNNI, of fewer than eight bits."""
     rows, vectors = range(len(tile.rows)), range(VECTORS)
     totals: Sums = [[emit_ints(0, WIDE_INTS) for _ in vectors] for _ in rows]
     if HAS_VNNI:
         for step in steps:
             codes = tile.step(builder, step)
             for row in rows:
-                numbers = tile.numbers(builder, row, step)
+                numbers = tile.rows[row].numbers(builder, step)
                 totals[row] = [
                     _emit_four_products(builder, total, each, numbers)
                     for total, each in zip(totals[row], codes, strict=True)
                 ]
         return totals
-    if layout.bits == 8 and len(rows) <= FEW_ROWS:
-        totals = [[tile.middle(builder, row, MIDDLE_PLACES[part])] * VECTORS for row in rows]
-        for step in steps:
-            signed = [_emit_signed(builder, codes) for codes in tile.step(builder, step)]
+    for start in range(steps.start, steps.stop, layout.flush):
+        shorts: Sums = [[emit_ints(0, WIDE_SHORTS) for _ in vectors] for _ in rows]
+        for step in range(start, start + layout.flush):
+            codes = tile.step(builder, step)
             for row in rows:
-                numbers = tile.numbers(builder, row, step)
-                totals[row] = [
-                    builder.add(total, _emit_signed_products(builder, each, numbers))
-                    for total, each in zip(totals[row], signed, strict=True)
+                numbers = tile.rows[row].numbers(builder, step)
+                shorts[row] = [
+                    builder.add(total, emit_two_products(builder, each, numbers))
+                    for total, each in zip(shorts[row], codes, strict=True)
                 ]
-        return totals
-    for plane in range(2 if layout.bits == 8 else 1):
-        for start in range(steps.start, steps.stop, layout.flush):
-            shorts: Sums = [[emit_ints(0, WIDE_SHORTS) for _ in vectors] for _ in rows]
-            for step in range(start, start + layout.flush):
-                codes = tile.nibbles(builder, step, plane) if layout.bits == 8 else tile.step(builder, step)
-                for row in rows:
-                    numbers = tile.numbers(builder, row, step)
-                    shorts[row] = [
-                        builder.add(total, _emit_two_products(builder, each, numbers))
-                        for total, each in zip(shorts[row], codes, strict=True)
-                    ]
-            for row in rows:
-                totals[row] = [
-                    builder.add(total, _emit_pair_sums(builder, each, 16**plane))
-                    for total, each in zip(totals[row], shorts[row], strict=True)
-                ]
+        for row in rows:
+            totals[row] = [
+                builder.add(total, emit_pair_sums(builder, each))
+                for total, each in zip(totals[row], shorts[row], strict=True)
+            ]
     return totals
 
 
@@ -210,24 +173,41 @@ def _emit_fused(builder: Builder, one: Value, other: Value, total: Value) -> Val
     return builder.call(function, [one, other, total])
 
 
+def part_of(layout: Layout, group: int) -> int:
+    """Which of a record's sums is a group's."""
+    return 0 if layout.num_groups == 1 else 1 + group
+
+
+def emit_scaled(
+    builder: Builder,
+    row: Row,
+    part: int,
+    places: list[Value],
+    wholes: list[Value],
+    scales: list[Value],
+    negative_minima: list[Value],
+) -> None:
+    """Add a group's sums to a row's float32 totals, whose addresses are `places`."""
+    factor, number_sum = row.floats(builder, SCALE_PLACE), row.floats(builder, SUM_PLACES[part])
+    for place, whole, scale, minimum in zip(places, wholes, scales, negative_minima, strict=True):
+        total = emit_load(builder, place, WIDE_FLOATS)
+        scaled = builder.fmul(builder.sitofp(whole, WIDE_FLOATS), scale)
+        total = _emit_fused(builder, scaled, factor, total)
+        emit_store(builder, _emit_fused(builder, minimum, number_sum, total), place)
+
+
 def _emit_tile(builder: Builder, layout: Layout, tile: Tile, places: list[list[Value]]) -> None:
     """Add one block's products to float32 totals. places: their addresses."""
     steps_a_group = layout.group // STEP
     for group in range(layout.num_groups):
-        part = 0 if layout.num_groups == 1 else 1 + group
+        part = part_of(layout, group)
         steps = range(group * steps_a_group, (group + 1) * steps_a_group)
-        sums = _emit_group_sums(builder, layout, tile, steps, part)
+        sums = _emit_group_sums(builder, layout, tile, steps)
         scales = tile.pairs(builder, layout.scales_place + group * PANEL_BYTES)
         minima = tile.pairs(builder, layout.minima_place + group * PANEL_BYTES)
         minima = [builder.fneg(minimum) for minimum in minima]
-        for row, row_sums in enumerate(sums):
-            factor = tile.floats(builder, row, SCALE_PLACE)
-            number_sum = tile.floats(builder, row, SUM_PLACES[part])
-            for place, whole, scale, minimum in zip(places[row], row_sums, scales, minima, strict=True):
-                total = emit_load(builder, place, WIDE_FLOATS)
-                scaled = builder.fmul(builder.sitofp(whole, WIDE_FLOATS), scale)
-                total = _emit_fused(builder, scaled, factor, total)
-                emit_store(builder, _emit_fused(builder, minimum, number_sum, total), place)
+        for row, row_places, row_sums in zip(tile.rows, places, sums, strict=True):
+            emit_scaled(builder, row, part, row_places, row_sums, scales, minima)
 
 
 @intrinsic(prefer_literal=True)
@@ -235,6 +215,7 @@ def take_turn(
     _context: Any,
     bits: Any,
     group: Any,
+    scale_bytes: Any,
     num_rows: Any,
     source: Any,
     source_step: Any,
@@ -250,11 +231,11 @@ def take_turn(
 
     packed, unpacked: the first block as it lies in memory, `record` bytes before the next, and as it is unpacked.
     asked: the first address to prefetch; each block prefetches its share of a block, `asked_step` bytes apart."""
-    layout = layout_of(bits, group)
+    layout = layout_of(bits, group, scale_bytes)
     num_asked = -(-(layout.code_bytes + 2 * layout.pair_bytes) // (VECTOR_BYTES * TURNS))
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        _, _, num_rows, source, source_step, packed, record, unpacked, num_blocks, sums, asked, asked_step = values
+        _, _, _, num_rows, source, source_step, packed, record, unpacked, num_blocks, sums, asked, asked_step = values
         after = builder.append_basic_block("after")
         switch = builder.switch(num_rows, after)
         for count in range(1, ROWS + 1):
@@ -267,7 +248,7 @@ def take_turn(
                 for row in range(count)
             ]
             with emit_rolled_loop(builder, num_blocks) as loop:
-                rows = [emit_address(builder, start, loop.index, ROW_RECORD) for start in starts]
+                rows = [Row(emit_address(builder, start, loop.index, ROW_RECORD)) for start in starts]
                 block = emit_address(builder, unpacked, loop.index, layout.unpacked_bytes)
                 first = builder.add(asked, builder.mul(loop.index, emit_times(builder, asked_step, num_asked)))
                 for place in range(num_asked):
@@ -278,4 +259,4 @@ def take_turn(
         builder.position_at_end(after)
         return context.get_dummy_value()
 
-    return types.void(bits, group, *[types.int64] * 10), codegen
+    return types.void(bits, group, scale_bytes, *[types.int64] * 10), codegen

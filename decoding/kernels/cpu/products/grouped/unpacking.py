@@ -7,7 +7,7 @@ are integers, in bytes, which nothing checks.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
@@ -15,15 +15,13 @@ from numba.extending import intrinsic
 
 from decoding.kernels.cpu.lanes import (
     FLOAT,
-    HALF_VECTOR,
+    INT,
     INT_VECTOR,
     LANES,
-    VECTOR,
     VECTOR_BYTES,
     Builder,
     Value,
     emit_address,
-    emit_constant,
     emit_load,
     emit_offset,
     emit_rolled_loop,
@@ -31,7 +29,10 @@ from decoding.kernels.cpu.lanes import (
     emit_store,
 )
 from decoding.kernels.cpu.products.grouped.layout import HALF_BYTES, STEPS, Layout, layout_of
-from decoding.kernels.cpu.products.panels import PANEL_BYTES, PANEL_VECTORS
+from decoding.kernels.cpu.products.panels import PANEL, PANEL_BYTES, PANEL_VECTORS
+from decoding.kernels.processor import has_feature
+
+HAS_F16C = has_feature("f16c")
 
 
 def emit_ints(number: int, kind: Any) -> Value:
@@ -68,28 +69,66 @@ def _emit_codes(builder: Builder, layout: Layout, packed: Value, place: int) -> 
     return codes
 
 
-def _emit_halves(builder: Builder, address: Value) -> Value:
-    return emit_widened(builder, emit_load(builder, address, HALF_VECTOR))
-
-
 def emit_widened(builder: Builder, halves: Value) -> Value:
-    """Sixteen finite float16 numbers as float32; exact."""
-    bits = builder.zext(halves, INT_VECTOR)
-    size = builder.shl(builder.and_(bits, emit_ints(0x7FFF, INT_VECTOR)), emit_ints(13, INT_VECTOR))
-    sign = builder.shl(builder.and_(bits, emit_ints(0x8000, INT_VECTOR)), emit_ints(16, INT_VECTOR))
-    scaled = builder.fmul(builder.bitcast(size, VECTOR), emit_constant(2.0**112))  # the exponents' biases differ
-    return builder.bitcast(builder.or_(builder.bitcast(scaled, INT_VECTOR), sign), VECTOR)
+    """Finite float16 numbers as float32; exact."""
+    count = halves.type.count
+    ints, floats = ir.VectorType(INT, count), ir.VectorType(FLOAT, count)
+    if HAS_F16C:
+        return builder.fpext(builder.bitcast(halves, ir.VectorType(ir.HalfType(), count)), floats)
+    bits = builder.zext(halves, ints)
+    size = builder.shl(builder.and_(bits, emit_ints(0x7FFF, ints)), emit_ints(13, ints))
+    sign = builder.shl(builder.and_(bits, emit_ints(0x8000, ints)), emit_ints(16, ints))
+    bias = ir.Constant(floats, [2.0**112] * count)  # the exponents' biases differ
+    scaled = builder.fmul(builder.bitcast(size, floats), bias)
+    return builder.bitcast(builder.or_(builder.bitcast(scaled, ints), sign), floats)
+
+
+class Scales(NamedTuple):
+    """The packed scales of a block, or its minima. start, units: addresses of the first, and of its span's units."""
+
+    layout: Layout
+    start: Value
+    units: Value
+
+    def load(self, builder: Builder, group: int, output: int, count: int) -> Value:
+        """float32 of a group and `count` outputs from one on."""
+        halves = ir.VectorType(ir.IntType(16), count)
+        place = emit_offset(builder, self.start, self.layout.scale_bytes * (group * PANEL + output))
+        if self.layout.scale_bytes == HALF_BYTES:
+            return emit_widened(builder, emit_load(builder, place, halves))
+        chars = emit_load(builder, place, ir.VectorType(ir.IntType(8), count))
+        whole = builder.sitofp(builder.sext(chars, ir.VectorType(INT, count)), ir.VectorType(FLOAT, count))
+        unit = emit_load(builder, emit_offset(builder, self.units, HALF_BYTES * output), halves)
+        return builder.fmul(whole, emit_widened(builder, unit))
+
+
+def emit_scales(builder: Builder, layout: Layout, block: Value, span: Value) -> tuple[Scales, Scales]:
+    """A packed block's scales and minima. block, span: its address and that of its span."""
+    start = emit_offset(builder, block, layout.code_bytes)
+    minima = Scales(
+        layout, emit_offset(builder, start, layout.pair_bytes), emit_offset(builder, span, layout.unit_bytes)
+    )
+    return Scales(layout, start, span), minima
 
 
 @intrinsic(prefer_literal=True)
 def unpack(
-    _context: Any, bits: Any, group: Any, packed: Any, record: Any, unpacked: Any, num_blocks: Any, zero: Any
+    _context: Any,
+    bits: Any,
+    group: Any,
+    scale_bytes: Any,
+    packed: Any,
+    record: Any,
+    span: Any,
+    unpacked: Any,
+    num_blocks: Any,
+    zero: Any,
 ) -> Any:
-    """Unpack a panel's next `num_blocks` blocks."""
-    layout = layout_of(bits, group)
+    """Unpack a panel's next `num_blocks` blocks, which are of one span, whose address is given."""
+    layout = layout_of(bits, group, scale_bytes)
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        _, _, packed, record, unpacked, num_blocks, zero = values
+        _, _, _, packed, record, span, unpacked, num_blocks, zero = values
         has_minima = builder.icmp_signed("<", zero, ir.Constant(zero.type, 0))
         zero_point = emit_splat(builder, builder.sitofp(zero, FLOAT))
         with emit_rolled_loop(builder, num_blocks) as loop:
@@ -98,20 +137,19 @@ def unpack(
             for place in range(PANEL_VECTORS if layout.bits < 8 else 0):
                 for step, codes in _emit_codes(builder, layout, source, place).items():
                     emit_store(builder, codes, emit_offset(builder, target, step * PANEL_BYTES + place * VECTOR_BYTES))
-            scales = emit_offset(builder, source, layout.code_bytes)
-            minima = emit_offset(builder, scales, layout.pair_bytes)
-            places = range(layout.num_groups * PANEL_VECTORS)
-            for place in places:
-                scale = _emit_halves(builder, emit_offset(builder, scales, place * HALF_BYTES * LANES))
-                shift = layout.scales_place + place * VECTOR_BYTES
-                emit_store(builder, scale, emit_offset(builder, target, shift))
-                shift = layout.minima_place + place * VECTOR_BYTES
-                emit_store(builder, builder.fmul(scale, zero_point), emit_offset(builder, target, shift))
+            scales, minima = emit_scales(builder, layout, source, span)
+            places = [(group, place) for group in range(layout.num_groups) for place in range(PANEL_VECTORS)]
+            for group, place in places:
+                shift = group * PANEL_BYTES + place * VECTOR_BYTES
+                scale = scales.load(builder, group, place * LANES, LANES)
+                emit_store(builder, scale, emit_offset(builder, target, layout.scales_place + shift))
+                minimum = builder.fmul(scale, zero_point)
+                emit_store(builder, minimum, emit_offset(builder, target, layout.minima_place + shift))
             with builder.if_then(has_minima):
-                for place in places:
-                    minimum = _emit_halves(builder, emit_offset(builder, minima, place * HALF_BYTES * LANES))
-                    shift = layout.minima_place + place * VECTOR_BYTES
-                    emit_store(builder, minimum, emit_offset(builder, target, shift))
+                for group, place in places:
+                    shift = group * PANEL_BYTES + place * VECTOR_BYTES
+                    minimum = minima.load(builder, group, place * LANES, LANES)
+                    emit_store(builder, minimum, emit_offset(builder, target, layout.minima_place + shift))
         return context.get_dummy_value()
 
-    return types.void(bits, group, *[types.int64] * 5), codegen
+    return types.void(bits, group, scale_bytes, *[types.int64] * 6), codegen
