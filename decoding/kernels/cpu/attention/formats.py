@@ -87,7 +87,6 @@ def round_small(number: float, small: Small) -> Any:
     """The nearest code, ties to even; finite numbers beyond the largest become that, others NaN."""
     bits, shift = np.int64(_bits_of(number)), 23 - small.digits
     size = bits & 0x7FFFFFFF
-    code: Any
     if size >= 0x7F800000:
         code: Any = small.no_number
     elif size < (128 - small.bias) << 23:  # below the normal numbers: the sum rounds to their last digit
