@@ -47,9 +47,15 @@ class ServerSettings(ProcessSettings, AccessSettings, RequestSettings, PortSetti
     @property
     def model_names(self) -> tuple[str, ...]:
         """The ids under which the model is listed: those given, else the folder's or file's name, or the hub name."""
+        return tuple(name for name in self._given_names if "*" not in name) or (self._own_name,)
+
+    @property
+    def _own_name(self) -> str:
         folder = Path(self.model)
-        own = folder.resolve().name if folder.is_dir() else folder.stem if folder.is_file() else self.model
-        return tuple(name for name in self._given_names if "*" not in name) or (own,)
+        try:
+            return folder.resolve().name if folder.is_dir() else folder.stem if folder.is_file() else self.model
+        except OSError:  # no folder can be called so
+            return self.model
 
     @property
     def _given_names(self) -> tuple[str, ...]:
@@ -127,7 +133,7 @@ class SettingSources:
         """The settings of the server, or of a model: one that has a table in the file, under whose name it is served,
         or one that is given by its source."""
         values, origins = dict(file.values), {name: _in_file(file, name) for name in file.values}
-        if model in file.models:
+        if model is not None and model in file.models:
             table = dict(file.models[model])
             origins |= {name: _in_file(file, name, f"models.{model}.") for name in table}
             origins.setdefault("served_model_name", _in_file(file, f"[models.{model}]"))

@@ -119,9 +119,9 @@ class Model:
         self._settled.clear()
         self._stage = "running"
         self.client.start()
-        await self._load_prompts()
+        has_prompts = await self._load_prompts()
         await self._settled.wait()
-        if self._loading_error is not None:
+        if not has_prompts:
             await self.client.rest()  # whose workers may have loaded what nobody can ask for
 
     async def unload(self) -> None:
@@ -156,12 +156,14 @@ class Model:
             await asyncio.gather(self.loading, return_exceptions=True)
         self._drop_prompts()
 
-    async def _load_prompts(self) -> None:
+    async def _load_prompts(self) -> bool:
+        """Whether tokenizer and chat template can be loaded."""
         try:
             self.chat_template, self.tokenizer = await asyncio.to_thread(load_prompts, self.settings)
         except ConfigError as error:
             self._loading_error = str(error)
         self._tell()
+        return self._loading_error is None
 
     def _drop_prompts(self) -> None:
         if self.chat_template is not None:

@@ -12,7 +12,14 @@ NAMED = re.compile(r"([^\s/\\,*=~.][^\s/\\,*=]*)=(.+)", re.DOTALL)
 def settings_of_source(text: str, aliases: str | None) -> Mapping[str, str]:
     """The settings that SOURCE or NAME=SOURCE stands for. aliases: other names of the model, separated by commas. What
     is the path of something is a source, whatever is in it."""
-    named = None if Path(text).exists() else NAMED.fullmatch(text)
-    if named is None:
+    named = NAMED.fullmatch(text)
+    if named is None or _is_there(text):
         return {"model": text}
     return {"model": named[2], "served_model_name": ",".join(filter(None, (named[1], aliases)))}
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # no path can be written so
+        return False

@@ -25,8 +25,9 @@ def real() -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def client(real: RunningServer) -> ollama.Client:
-    return ollama.Client(host=real.url, timeout=PATIENCE)
+def client(real: RunningServer) -> Iterator[ollama.Client]:
+    with ollama.Client(host=real.url, timeout=PATIENCE) as client:
+        yield client
 
 
 def test_a_chat_is_the_same_streamed_and_whole_and_what_openais_client_gets(

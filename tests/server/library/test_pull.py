@@ -1,6 +1,7 @@
 """Models by name, from a hub on this machine: what is brought, kept, gone on with, listed, shown, removed, refused."""
 
 import hashlib
+import io
 import os
 import random
 import shutil
@@ -23,7 +24,7 @@ from server.library.hub import HubUnreachable, NotOnHub, look_up, needed_files
 from server.library.installed import installed_models, is_installed, remove
 from server.library.pull import Progress, in_units, pull
 from server.prompts.model_check import check_model
-from tests.gguf_files import write_gguf
+from tests.gguf_files import VOCAB_SIZE, write_gguf
 from tests.local_hub import LocalHub, local_hub, use_hub
 from tests.models import tiny
 from tests.server.servers import wait_until
@@ -258,7 +259,7 @@ def test_models_are_listed_shown_and_removed(tmp_path: Path) -> None:
 
 
 def test_a_pulled_gguf_file_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = write_gguf(tmp_path / "tiny.gguf", tiny("llama")).read_bytes()
+    content = write_gguf(tmp_path / "tiny.gguf", tiny("llama", vocab_size=VOCAB_SIZE)).read_bytes()
     with local_hub({"org/real-GGUF": {"real-f32.gguf": content}}) as running:
         use_hub(monkeypatch, running.url, tmp_path / "cache")
         assert refusal_of("org/real-GGUF") == (
@@ -287,7 +288,7 @@ def test_serve_asks_before_it_pulls(hub: LocalHub, monkeypatch: pytest.MonkeyPat
     def answer(text: str) -> None:
         monkeypatch.setattr("rich.prompt.Confirm.ask", lambda question, **_: asked.append(question) or text == "y")
 
-    console = Console(file=(tmp_path / "said").open("w"))
+    console = Console(file=io.StringIO())
     answer("n")
     with pytest.raises(ConfigError, match="org/tiny-GGUF:Q8_0 is not here, and was not pulled"):
         pull_before_serving("org/tiny-GGUF:Q8_0", None, False, True, console)

@@ -118,6 +118,7 @@ def test_a_model_makes_way_where_memory_is_short(tmp_path: Path) -> None:
 
 def test_a_model_is_never_dropped_under_a_request(tmp_path: Path) -> None:
     with serving_three(tmp_path, max_loaded=1) as server, ThreadPoolExecutor() as pool:
+        assert who(server, "alpha") == "alpha"
         body = {"prompt": SLOW, "max_tokens": 100, "stream": True, "model": "alpha"}
         with server.http.stream("POST", "/v1/completions", json=body) as stream:
             pieces = stream.iter_text()
@@ -288,6 +289,7 @@ def test_models_are_loaded_and_unloaded_by_hand(tmp_path: Path) -> None:
 
 def test_a_model_that_is_unloaded_by_hand_ends_its_requests_first(tmp_path: Path) -> None:
     with serving_three(tmp_path) as server:
+        assert who(server, "alpha") == "alpha"
         body = {"prompt": SLOW, "max_tokens": 100, "stream": True, "keep_alive": -1}
         with server.http.stream("POST", "/v1/completions", json=body) as stream:
             pieces = stream.iter_text()

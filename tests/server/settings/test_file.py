@@ -47,7 +47,8 @@ def test_every_flag_has_its_key(tmp_path: Path) -> None:
     for name, field in ServerSettings.model_fields.items():
         value = field.default
         if value is None:
-            value = 7 if "str" not in str(field.annotation) else "8GiB"
+            kinds = {"str": "8GiB", "bool": True}
+            value = next((kinds[kind] for kind in kinds if kind in str(field.annotation)), 7)
         text = json.dumps(value)
         found = read_settings_file(written(tmp_path, f"{key_of(name)} = {text}"))
         assert list(found.values) == [name]
@@ -190,7 +191,7 @@ def test_serve_takes_the_file_and_warns_of_keys_that_others_can_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[ServerSettings] = []
-    monkeypatch.setattr(server.process.runner, "run", lambda settings, **_: started.append(settings) or 0)
+    monkeypatch.setattr(server.process.runner, "run", lambda _, models, **__: started.extend(models) or 0)
     path = written(tmp_path, "port = 9002\napi-keys = 'sesame'")
     serve = ("serve", "--config", str(path))
     assert CliRunner().invoke(app, serve).output == ""
@@ -204,8 +205,7 @@ def test_serve_takes_the_file_and_warns_of_keys_that_others_can_read(
     assert CliRunner().invoke(app, ["serve", "coder"]).exit_code == 0
     assert started[-1].model == "org/coder"
     result = CliRunner().invoke(app, ["serve"])
-    assert (result.exit_code, len(started)) == (2, 4)
-    assert "say gander serve with one of coder, small.one" in result.output
+    assert (result.exit_code, [each.model_name for each in started[4:]]) == (0, ["coder", "small.one"])
 
 
 def test_the_settings_in_force_are_shown_without_keys_as_a_file(tmp_path: Path) -> None:
