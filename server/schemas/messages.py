@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
 from server.schemas.base import WireModel, refusal
 from server.schemas.generation import TEXT_TYPES, read_text
@@ -105,7 +105,12 @@ PART_SCHEMA: dict[str, Any] = {
     "required": ["type"],
 }
 CONTENT_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "string"}, {"type": "array", "items": PART_SCHEMA}]}
-Content = Annotated[str | list[Part], PlainValidator(read_content), WithJsonSchema(CONTENT_SCHEMA)]
+Content = Annotated[
+    str | list[Part],
+    PlainValidator(read_content),
+    PlainSerializer(lambda content: content, return_type=Any),  # by what it is: the validator's would serialise twice
+    WithJsonSchema(CONTENT_SCHEMA),
+]
 
 
 def text_of(content: str | list[Part] | None) -> str:

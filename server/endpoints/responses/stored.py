@@ -82,6 +82,8 @@ def _shown(item: InputItem) -> dict[str, Any]:
     if item.type == "reasoning":
         parts = [] if item.content is None else [{"type": "reasoning_text", "text": item.content}]
         return shown | {"summary": [], "content": parts}
+    if isinstance(item.output, list):
+        return shown | {"output": [_shown_part(part) for part in item.output]}
     if isinstance(item.content, list):
         return shown | {"content": [_shown_part(part) for part in item.content]}
     if item.type == "message" and item.role == "assistant":

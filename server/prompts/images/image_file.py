@@ -10,10 +10,12 @@ from base64 import b64decode
 from binascii import Error as NotBase64
 from dataclasses import dataclass
 from io import BytesIO
-
-from PIL import Image, ImageOps
+from typing import TYPE_CHECKING
 
 from server.http.errors import ApiError, invalid
+
+if TYPE_CHECKING:  # Pillow is imported late: most servers are sent no pictures
+    from PIL import Image
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MOST_SLENDER = 200  # times as long as it is wide: what is more slender is no picture, and processors stumble over it
@@ -46,6 +48,8 @@ def image_bytes(url: str, limits: ImageLimits) -> bytes:
 
 def read_image(content: bytes, limits: ImageLimits) -> Image.Image:
     """The picture in a file, RGB. Raises ApiError for what is none, is broken, or is too large."""
+    from PIL import Image
+
     if len(content) > limits.most_bytes:
         raise _too_large(len(content), limits)
     try:
@@ -75,6 +79,8 @@ def _check_size(width: int, height: int, limits: ImageLimits) -> None:
 
 def _upright_and_opaque(image: Image.Image) -> Image.Image:
     """The first frame, turned as its EXIF data say, on white where it is transparent."""
+    from PIL import Image, ImageOps
+
     image.load()
     if image.mode.startswith("I"):  # 16 bits a pixel, of which Pillow would cut the brighter ones off
         image = image.point(lambda value: value * (1 / 256)).convert("L")

@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from PIL import Image
-from PIL import __version__ as pillow_version
 
 from decoding.core.picture import Numbers
 from decoding.errors import in_one_line
@@ -23,6 +21,9 @@ from decoding.model.vision.families import PROCESSORS
 from server.http.notices import tell
 from server.prompts.model_check import is_offline
 from server.prompts.model_files import ModelFiles
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 LOG = logging.getLogger("gander.prompts")
 CONFIG_FILE = "config.json"
@@ -96,6 +97,7 @@ def load_image_processor(files: ModelFiles, is_wanted: bool, trust_remote_code: 
 
 def _loaded(files: ModelFiles, config: Mapping[str, Any], trust_remote_code: bool) -> ImageProcessor:
     import transformers  # imported late: it takes seconds
+    from PIL import __version__ as pillow_version
 
     origin = {"revision": files.revision, "trust_remote_code": trust_remote_code, "local_files_only": is_offline()}
     kind: Any = getattr(transformers, PROCESSORS[config["model_type"]])
