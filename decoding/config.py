@@ -12,7 +12,7 @@ from decoding.kernels.layout import BLOCK_LEN as BLOCK_LEN
 
 Attention = Literal["auto", "exact", "sdpa", "reference", "padded", "triton"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-KvDtype = Literal["auto", "float32", "bfloat16"]
+KvDtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 Weights = Literal["auto", "int8", "int4"]
 
 BUNDLED_MODEL = "gosling"

@@ -24,6 +24,7 @@ from server.endpoints.embeddings import route as embeddings
 from server.endpoints.messages import route as messages
 from server.endpoints.ollama import embed as ollama_embed
 from server.endpoints.ollama import models as ollama_models
+from server.endpoints.ollama import pull as ollama_pull
 from server.endpoints.ollama import route as ollama
 from server.endpoints.openapi import document
 from server.endpoints.responses import route as responses
@@ -118,7 +119,7 @@ def create_app(service: Service) -> FastAPI:
     ):
         app.include_router(module.router)
     if service.settings.ollama_api:
-        for module in (ollama, ollama_models, ollama_embed):
+        for module in (ollama, ollama_models, ollama_embed, ollama_pull):
             app.include_router(module.router)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     _add_middleware(app, service)

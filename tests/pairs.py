@@ -39,6 +39,8 @@ class GivenTimings(KeptTimings):
         self._max_model_len = max_model_len
 
     def read(self, fingerprint: str, kind: type[Any]) -> Any:  # noqa: ARG002 - the same for all
+        if kind is not ModelTimings:
+            return None
         longest = self._max_model_len
         short, long = timing.SHORT_CONTEXT, min(timing.LONG_CONTEXT, longest // 2)
         sizes = [(rows, short) for rows in timing.ROWS] + [(rows, long) for rows in timing.ROWS[:: timing.LONG_STRIDE]]

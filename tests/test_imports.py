@@ -17,9 +17,9 @@ MOST_FILES = 15  # of code in one folder
 DECODING = {
     "process": "machine parent temporary_folder terminal",
     "kernels": """
-        processor cache layout cpu/lanes cpu/team cpu/program cpu/by_address cpu/trees cpu/gguf_codes
+        processor cache layout cpu/atomics cpu/lanes cpu/team cpu/program cpu/by_address cpu/trees cpu/gguf_codes
         cpu/halves cpu/attention/products cpu/attention/step_table cpu/attention/call_table
-        cpu/attention/tile_scratch cpu/attention/tile cpu/attention/weights cpu/attention/storing
+        cpu/attention/tile_scratch cpu/attention/formats cpu/attention/tile cpu/attention/weights cpu/attention/storing
         cpu/attention/staging cpu/attention/weighing cpu/attention/exact cpu/attention/tables
         cpu/products/row_lanes cpu/products/panels cpu/products/int8 cpu/products/rounding
         cpu/products/grouped/layout cpu/products/grouped/packing cpu/products/grouped/unpacking
@@ -41,10 +41,10 @@ DECODING = {
         grammar files/output layer ranking sampling_params session_info speculation_params pooling request stats
         step_trace token_logprobs events top_tokens tree
     """,
-    "costs": "price calibration pricing",
+    "costs": "price calibration acceptance credit trials pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
     "cache": """
-        state_pool prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch
+        state_pool prefix_index block_pool kv_format kv_store kv_cache stamped top_token_store feature_store batch
         step_tensors
         prefix_file prefix_folder prefix_keeper
     """,
@@ -86,6 +86,7 @@ DECODING = {
         one_tree/prediction sources baselines/isotropic baselines/recycle
         baselines/suffix draft_model/dynamic eagle/eagle_tree spine/spine stand/stand
         one_tree/opening one_tree/grower one_tree/probe one_tree/one_tree sequence_drafter registry drafting
+        kept_worth
     """,
     "engine": """
         compiling/drafters compiling/groups compiling/compiler compiling/kernels compiling/__main__
@@ -116,7 +117,7 @@ DECODING = {
         peers/children/child peers/children/gander_peer peers/children/transformers_peer
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
         peers/peer_process peers/rounds peers/options peers/asks peers/perplexity peers/tables peers/__main__
-        peers/loaded neighbours prompts
+        peers/loaded neighbours prompts perplexity
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/__main__
         gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
@@ -171,6 +172,7 @@ SERVER = {
         messages/context messages/input messages/blocks messages/serializer messages/route
         embeddings/inputs embeddings/vectors embeddings/route
         ollama/names ollama/facts ollama/input ollama/serializer ollama/route ollama/models ollama/embed
+        ollama/pull
     """,
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report

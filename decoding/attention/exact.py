@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.cache.batch import StepBatch
+from decoding.cache.kv_format import name_of
 from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec
 from decoding.kernels.cpu.attention.call_table import (
@@ -33,6 +34,7 @@ from decoding.kernels.cpu.attention.call_table import (
     VALUE,
 )
 from decoding.kernels.cpu.attention.exact import attend
+from decoding.kernels.cpu.attention.formats import FORMATS
 from decoding.kernels.cpu.attention.products import HAS_PAIRS, NUM_BLOCKS, SOME
 from decoding.kernels.cpu.attention.step_table import (
     StepTable,
@@ -97,7 +99,8 @@ class ExactPlan:
 
 
 class ExactAttention:
-    """Needs stores and tensors of float32 or bfloat16. Tables that depend only on layer and store are made once."""
+    """Needs tensors of float32 or bfloat16, and stores of `FORMATS`. Tables that depend on layer and store are made
+    once."""
 
     def __init__(self, layers: Sequence[LayerSpec]) -> None:
         self._specs = layers
@@ -153,9 +156,9 @@ class ExactAttention:
 def arithmetic(dtype: torch.dtype) -> str:
     """What attention computes with where keys and values are stored as `dtype`: two processors of one answer give the
     same bits."""
-    if dtype != torch.bfloat16:
-        return "float32"
-    return "pairs of bfloat16" if HAS_PAIRS else "bfloat16 as float32"
+    if dtype == torch.bfloat16 and HAS_PAIRS:
+        return "pairs of bfloat16"
+    return "float32" if dtype == torch.float32 else f"{name_of(dtype)} as float32"
 
 
 def warm_up() -> None:
@@ -200,7 +203,7 @@ def _layer_arrays(spec: LayerSpec, store: KvStore) -> LayerArrays:
             spec.group,
             spec.key_dim,
             spec.value_dim,
-            keys_BHDS.element_size(),
+            FORMATS.index(name_of(store.dtype)),
             spec.window,
             spec.chunk,
             len(sinks) > 0,

@@ -12,6 +12,7 @@ import torch
 
 from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN
+from decoding.cache.kv_format import unpack_rows
 from decoding.cache.step_tensors import StepBuffers, StepTensors, Work, WorkRoom, room_of
 from decoding.core.layer import LayerSpec
 
@@ -49,8 +50,8 @@ class PaddedAttention:
         keys_BNDS, values_BNSV = step.store.planes(layer.index)
         blocks_TK, places_TK = slots_TK // BLOCK_LEN, slots_TK % BLOCK_LEN
         wide = torch.promote_types(query_HTD.dtype, torch.float32)
-        keys_TKND = keys_BNDS[blocks_TK, :, :, places_TK].to(wide)
-        values_TKNV = values_BNSV[blocks_TK, :, places_TK].to(wide)
+        keys_TKND = unpack_rows(keys_BNDS[blocks_TK, :, :, places_TK], layer.key_dim).to(wide)
+        values_TKNV = unpack_rows(values_BNSV[blocks_TK, :, places_TK], layer.value_dim).to(wide)
         values_TKNV = values_TKNV.masked_fill(~visible_TK[:, :, None, None], 0.0)  # unwritten slots may hold NaN
         query_TNGD = query_HTD.to(wide).transpose(0, 1).reshape(-1, layer.num_kv_heads, layer.group, layer.key_dim)
         scores_TNGK = torch.einsum("tngd,tknd->tngk", query_TNGD, keys_TKND) * layer.scaling

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockTable
+from decoding.cache.kv_format import pack_rows, row_width, unpack_rows
 from decoding.cache.state_pool import CarriedStates, SequenceState
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
@@ -45,7 +46,8 @@ class KvRows:
 
 
 class KvStore:
-    """Keys [B, H, D, S], so that a block's 16 keys fill a vector, and values [B, H, S, V] of each layer.
+    """Keys [B, H, D, S], so that a block's 16 keys fill a vector, and values [B, H, S, V] of each layer. A row has the
+    columns of the format that `dtype` names (`kv_format`).
 
     Layers with the same widths and number of heads share tensors, so that a commit is one compiled call per such group,
     however many layers there are. On the CPU memory pages are touched only when written. On a device the rows that a
@@ -72,7 +74,8 @@ class KvStore:
         self._move_all = _mover_on(device)
         self._moves: list[NDArray[np.int64]] = []  # of each sequence, source and target slots, not done yet
         num_all = num_blocks + 1 + num_spare
-        shapes = [(layer.num_kv_heads, layer.key_dim, layer.value_dim) for layer in layers]
+        shapes = [(layer.num_kv_heads, *_widths(layer, dtype)) for layer in layers]
+        self._dims = [(layer.key_dim, layer.value_dim) for layer in layers]
         self._groups = {
             (heads, key_dim, value_dim): (
                 _storage((shapes.count(shape), num_all, heads, key_dim, BLOCK_LEN), dtype, device),
@@ -81,7 +84,7 @@ class KvStore:
             for shape in sorted(set(shapes))
             for heads, key_dim, value_dim in [shape]
         }
-        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+        bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
         self._arrays = [  # the same memory for the compiled commit, on the CPU
             (keys_PBHDS.view(bits).numpy(), values_PBHSV.view(bits).numpy())
             for keys_PBHDS, values_PBHSV in self._groups.values()
@@ -106,16 +109,16 @@ class KvStore:
         """Store rows of one layer, of any dtype. slots_M: int64, on the store's device."""
         keys_BHDS, values_BHSV = self._planes[layer]
         blocks_M, places_M = slots_M // BLOCK_LEN, slots_M % BLOCK_LEN
-        keys_BHDS[blocks_M, :, :, places_M] = key_HMD.transpose(0, 1).to(self.dtype)
-        values_BHSV[blocks_M, :, places_M] = value_HMV.transpose(0, 1).to(self.dtype)
+        keys_BHDS[blocks_M, :, :, places_M] = pack_rows(key_HMD.transpose(0, 1), self.dtype)
+        values_BHSV[blocks_M, :, places_M] = pack_rows(value_HMV.transpose(0, 1), self.dtype)
 
     def gather(self, layer: int, blocks: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys [H, T, D] and values [H, T, V] of the first `num_rows` of a table's `blocks`: int64, on the store's
-        device."""
-        keys_BHDS, values_BHSV = self._planes[layer]
-        keys_HTD = keys_BHDS[blocks].permute(1, 0, 3, 2).flatten(1, 2)
-        values_HTV = values_BHSV[blocks].transpose(0, 1).flatten(1, 2)
-        return keys_HTD[:, :num_rows], values_HTV[:, :num_rows]
+        """Keys [H, T, D] and values [H, T, V], floats, of the first `num_rows` of a table's `blocks`: int64, on the
+        store's device."""
+        (keys_BHDS, values_BHSV), (key_dim, value_dim) = self._planes[layer], self._dims[layer]
+        keys_HTD = keys_BHDS[blocks].permute(1, 0, 3, 2).flatten(1, 2)[:, :num_rows]
+        values_HTV = values_BHSV[blocks].transpose(0, 1).flatten(1, 2)[:, :num_rows]
+        return unpack_rows(keys_HTD, key_dim), unpack_rows(values_HTV, value_dim)
 
     def commit(self, rows: KvRows, path: IntArray) -> None:
         """Keep the running step's rows in `path` (ascending, counted from the step's first row); drop the others."""
@@ -220,7 +223,12 @@ def slots_of(blocks: IntArray, rows: NDArray[Any]) -> NDArray[np.int64]:
 
 def bytes_per_slot(layers: Sequence[LayerSpec], dtype: torch.dtype) -> int:
     """The bytes of one token's keys and values in all layers."""
-    return sum(layer.num_kv_heads * (layer.key_dim + layer.value_dim) for layer in layers) * dtype.itemsize
+    return sum(layer.num_kv_heads * sum(_widths(layer, dtype)) for layer in layers) * dtype.itemsize
+
+
+def _widths(layer: LayerSpec, dtype: torch.dtype) -> tuple[int, int]:
+    """The columns of a stored key and value."""
+    return row_width(dtype, layer.key_dim), row_width(dtype, layer.value_dim)
 
 
 def _storage(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

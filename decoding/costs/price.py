@@ -162,7 +162,8 @@ class DraftBudget(NamedTuple):
     credit: what the tree's nodes may cost, in tokens, and as much again the draft model. others, fixed: tokens that the
     step's other requests are given, and what it costs without this tree, in tokens; a tree that promises much beside
     them raises the rate, and so the price of its own last nodes. harvests: whether the stores learn from the tree's
-    logits. max_depth: edges from the root; what lies deeper could not be emitted.
+    logits. max_depth: edges from the root; what lies deeper could not be emitted. is_trial: whether the draft model is
+    to be asked to learn what it is worth; readable: what it may read for that, in tokens.
     """
 
     max_nodes: int
@@ -175,6 +176,8 @@ class DraftBudget(NamedTuple):
     harvests: bool = True
     credit: float = math.inf
     max_depth: int = ANY_DEPTH
+    is_trial: bool = False
+    readable: float = 0.0
 
     def within(self, max_depth: int | None) -> DraftBudget:
         """The same, but no deeper than `max_depth`, where it is not None."""

@@ -8,11 +8,11 @@ means is `price`'s.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from decoding.costs.acceptance import PLAIN, Acceptance, Lately
 from decoding.costs.price import (
     NOTHING,
     CostCurve,
@@ -24,70 +24,7 @@ from decoding.costs.price import (
     num_nodes_for,
     price_of,
 )
-
-SMOOTHING = 0.1
-TRUST = 3  # steps that what was before counts for
-MEDIAN_OF = 9  # steps: one slow moment of the machine moves no price
-
-
-class Brought(NamedTuple):
-    """By a step of one request: tokens that it emits and runs."""
-
-    emitted: float = 2.0  # a hopeful start: the first trees are drafted at a fair price
-    tokens: float = 8.0
-
-    def towards(self, other: Brought, pace: float) -> Brought:
-        return Brought(*(own + pace * (new - own) for own, new in zip(self, other, strict=True)))
-
-
-class Lately(NamedTuple):
-    """What a step of one request brings, and seconds that the draft model takes for it; alone: what is expected of the
-    stores alone."""
-
-    own: Brought = Brought()
-    alone: Brought = Brought()
-    draft_seconds: float = 0.0
-
-
-FIRST, PLAIN = Lately(), Brought(1.0, 1.0)
-
-
-def numbers_of(lately: Lately) -> tuple[float, ...]:
-    """In the order in which a session keeps them."""
-    return *lately.own, *lately.alone, lately.draft_seconds
-
-
-def lately_of(numbers: Sequence[float]) -> Lately:
-    """What `numbers_of` wrote."""
-    emitted, tokens, alone_emitted, alone_tokens, draft_seconds = numbers
-    return Lately(Brought(emitted, tokens), Brought(alone_emitted, alone_tokens), draft_seconds)
-
-
-class Acceptance:
-    """What one request's latest steps brought: running means, and the median of the seconds that the draft model took.
-    before: in the session's replies before this one."""
-
-    def __init__(self, before: Lately = FIRST) -> None:
-        self.own, self.alone, seconds = before
-        self._num_steps = TRUST
-        self._seconds = deque([seconds], MEDIAN_OF)
-
-    def update(self, own: Brought, alone: Brought | None = None, draft_seconds: float | None = 0.0) -> None:
-        """A step went by. alone: what the stores alone were expected to bring, if the draft model was asked;
-        draft_seconds: None where they do not tell what drafting costs."""
-        self._num_steps += 1
-        pace = max(SMOOTHING, 1 / self._num_steps)
-        self.own, self.alone = self.own.towards(own, pace), self.alone.towards(alone or own, pace)
-        if draft_seconds is not None:
-            self._seconds.append(draft_seconds)
-
-    @property
-    def draft_seconds(self) -> float:
-        return sorted(self._seconds)[len(self._seconds) // 2]
-
-    @property
-    def lately(self) -> Lately:
-        return Lately(self.own, self.alone, self.draft_seconds)
+from decoding.costs.trials import HOPE, Trials
 
 
 class Demand(NamedTuple):
@@ -96,7 +33,8 @@ class Demand(NamedTuple):
     max_nodes: the budget it asks for, None where its credit and the price of nodes are its budget; most_nodes: the most
     of them then, None for any; context: its tokens so far; tokens_left: the most it may yet emit; harvests: whether the
     stores learn from its logits, None where that is weighed against its price; hit_rate: how often the token after one
-    that the draft model ran is among those that the draft model thought likeliest; block_len: as of a `DraftBudget`.
+    that the draft model ran is among those that the draft model thought likeliest; block_len: as of a `DraftBudget`;
+    trial_credit: what a trial of the draft model may cost, in tokens; is_sampled: whether at a temperature.
     """
 
     max_nodes: int | None
@@ -109,6 +47,8 @@ class Demand(NamedTuple):
     credit: float = math.inf
     most_nodes: int | None = None
     block_len: int = 1
+    trial_credit: float = 0.0
+    is_sampled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +71,11 @@ class Prices(NamedTuple):
     row: float = 0.0
     block_len: int = 1
 
+    @property
+    def first_token(self) -> float:
+        """Of the first token that the draft model names, or its first block, and of the node for it."""
+        return self.round + self.row * self.block_len + first_price(self.node)
+
     def pay_for(self, chance: float, hit_rate: float) -> bool:
         """Whether some tree is worth its price: one that begins with a token so likely, or one of the draft model's."""
         return chance > first_price(self.node) or self.pay_for_model(hit_rate)
@@ -151,29 +96,6 @@ def present_rate(curve: CostCurve, acceptances: Sequence[Acceptance], contexts: 
         tokens_a_second = sum(emitted) / (curve.step_seconds(tokens, contexts) + draft_seconds)
         rates.append(Rate(tokens_a_second, rates[0].plain if rates else tokens_a_second, emitted, tokens))
     return max(rates, key=lambda rate: rate.tokens_a_second)
-
-
-LARGEST_LOSS = 0.04  # of the time of plain decoding, that drafting may cost a reply
-SHORT_REPLY = 100  # tokens; a shorter reply may lose what one of so many may
-
-
-def credit(num_emitted: int, lost: float) -> float:
-    """What drafting may yet cost a reply of so many tokens, which has lost as much to plain decoding, in its tokens."""
-    return LARGEST_LOSS * max(SHORT_REPLY, num_emitted) - lost
-
-
-def losses(
-    curve: CostCurve,
-    tokens: Sequence[int],
-    contexts: Sequence[int],
-    drafted: Sequence[tuple[float, int]],
-) -> list[float]:
-    """What drafting cost each request of a step more than it brought, in tokens of plain decoding: negative where it
-    gained. tokens: that each ran; drafted: seconds of the draft model for each, and the tokens that each was given."""
-    plain, num_drafted = curve.step_seconds([1] * len(tokens), contexts), sum(tokens) - len(tokens)
-    rate, more = len(tokens) / plain, curve.step_seconds(tokens, contexts) - plain
-    shares = [(count - 1) / max(1, num_drafted) * more for count in tokens]
-    return [rate * (share + seconds) + 1 - count for share, (seconds, count) in zip(shares, drafted, strict=True)]
 
 
 def node_price(
@@ -202,10 +124,12 @@ LEAST_FACTOR = 0.1
 
 
 class Pricing:
-    """most_nodes: the largest budget anybody gets. costs: that budgets follow, as they change."""
+    """most_nodes: the largest budget anybody gets. costs: that budgets follow, as they change. trials: of the draft
+    model, that go on or have been."""
 
-    def __init__(self, most_nodes: int, costs: Curves) -> None:
+    def __init__(self, most_nodes: int, costs: Curves, trials: Trials | None = None) -> None:
         self._most_nodes = most_nodes
+        self.trials = trials or Trials()
         self._step_factor = self._chain_factor = 1.0  # of what the curve says
         self._costs = costs
 
@@ -252,6 +176,15 @@ class Pricing:
         else:
             self._chain_factor = _follow(self._chain_factor, (seconds - self._step_factor * expected) / chains)
 
+    def note_emitted(self, num_tokens: int, reading: float) -> None:
+        """A sequence was given so many tokens. reading: seconds for which the draft model read to be tried."""
+        self.trials.note_step(num_tokens, reading / self._costs.curve.step_seconds([1], [0]))
+
+    def note_trial(self, budget: DraftBudget, is_sampled: bool) -> None:
+        """A step asked the draft model within a trial's budget."""
+        prices = Prices(budget.price, budget.round_price, budget.row_price, budget.block_len)
+        self.trials.note_asked(is_sampled, prices.first_token)
+
     def budgets(self, rate: Rate, demands: Sequence[Demand], chances: Sequence[float | None]) -> list[DraftBudget]:
         """A budget for each demand, wherever the room may be. chances: how likely the likeliest next token of each is;
         None where nobody asked the stores, so that there is nothing to draft."""
@@ -264,11 +197,24 @@ class Pricing:
         pairs = zip(demands, chances, strict=True)
         sharing = [demand for demand, chance in pairs if chance is not None and self._runs_model(demand)]
         while len(sharing) > 1:
-            worth = [each for each in sharing if self._prices(rate, each, len(sharing)).pay_for_model(each.hit_rate)]
+            worth = [each for each in sharing if self._may_ask(each, self._prices(rate, each, len(sharing)))]
             if len(worth) == len(sharing):
                 break
             sharing = worth
         return len(sharing)
+
+    def _may_ask(self, demand: Demand, prices: Prices) -> bool:
+        """Whether running the draft model is worth its price to a sequence, or a trial of it is due."""
+        return prices.pay_for_model(demand.hit_rate) or self._is_trial(demand, prices)
+
+    def _is_trial(self, demand: Demand, prices: Prices) -> bool:
+        """Whether a sequence may ask the draft model to learn what it is worth, where its drafter does learn that."""
+        if demand.most_nodes is not None:
+            return False
+        is_affordable = prices.round > 0 and demand.trial_credit >= prices.first_token
+        return (
+            is_affordable and prices.pay_for_model(HOPE) and self.trials.is_open(demand.is_sampled, prices.first_token)
+        )
 
     def _runs_model(self, demand: Demand) -> bool:
         return demand.runs_draft_model and self._costs.draft_curve is not None
@@ -298,11 +244,20 @@ class Pricing:
         credit = max(0.0, demand.credit) * rate.tokens_a_second / rate.plain / (2 if self._runs_model(demand) else 1)
         most_nodes = self._most_nodes if demand.most_nodes is None else min(demand.most_nodes, self._most_nodes)
         most_nodes = int(min(most_nodes, num_nodes_for(prices.node, credit)))
-        if most_nodes == 0 or not prices.pay_for(chance, demand.hit_rate):
+        is_trial = self._is_trial(demand, prices)
+        if most_nodes == 0 or not (is_trial or prices.pay_for(chance, demand.hit_rate)):
             return NOTHING
         whole = sum(rate.emitted)
         others, fixed = whole - rate.emitted[place], whole - price_of(prices.node, rate.tokens[place] - 1)
-        return DraftBudget(most_nodes, *prices, others, fixed, self._harvests(rate, demand), credit, max_depth)
+        budget = DraftBudget(most_nodes, *prices, others, fixed, self._harvests(rate, demand), credit, max_depth)
+        return budget._replace(is_trial=True, readable=self._num_readable) if is_trial else budget
+
+    @property
+    def _num_readable(self) -> float:
+        """Tokens that the draft model may read for a trial."""
+        curve, draft = self._costs.curve, self._costs.draft_curve
+        assert draft is not None, "a trial of nothing"
+        return self.trials.readable * curve.step_seconds([1], [0]) / (draft.token - draft.head)
 
 
 def fitted(budgets: Sequence[DraftBudget], room: int) -> list[DraftBudget]:

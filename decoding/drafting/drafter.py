@@ -11,8 +11,8 @@ from typing import Protocol
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Verdict
+from decoding.costs.acceptance import Brought
 from decoding.costs.price import DraftBudget
-from decoding.costs.pricing import Brought
 from decoding.stores.ngram import NgramStore
 from decoding.stores.successor_table import NUM_SUCCESSORS
 

@@ -13,8 +13,8 @@ from typing import Protocol
 from decoding.cache.block_pool import BlockTable
 from decoding.core.request import Request
 from decoding.core.tree import DraftTree
+from decoding.costs.acceptance import Acceptance, lately_of
 from decoding.costs.price import DraftBudget
-from decoding.costs.pricing import Acceptance, lately_of
 from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, KeptTokens, Proposer
 from decoding.drafting.one_tree.prediction import Prediction
 from decoding.drafting.registry import AUTO, METHODS, PLAIN, StartDrafter, available

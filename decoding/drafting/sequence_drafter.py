@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
+from decoding.costs.acceptance import Acceptance, Brought, numbers_of
+from decoding.costs.credit import TRIAL_SHARE, credit
 from decoding.costs.price import DraftBudget
-from decoding.costs.pricing import Acceptance, Brought, Demand, credit, numbers_of
+from decoding.costs.pricing import Demand
 from decoding.drafting.draft_model.state import NO_COST, DraftCost, DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.grammar import TreeGrammar
@@ -57,14 +59,19 @@ class SequenceDrafter:
         self.prediction = prediction
         self.grammar = TreeGrammar(request, matcher) if matcher else None
         self.lost = 0.0  # tokens of plain decoding, that drafting took beyond what it brought
+        self.lost_in_trials = 0.0  # of them, in steps that asked the draft model to learn what it is worth
         if prediction is not None:
             prediction.follow(request.output)
 
     @property
     def learned(self) -> AcceptanceModel:
         """By its session, of requests of this kind."""
-        own, _ = self.session.acceptance_models(self.request.sampling.temperature > 0)
+        own, _ = self.session.acceptance_models(self.is_sampled)
         return own
+
+    @property
+    def is_sampled(self) -> bool:
+        return self.request.sampling.temperature > 0
 
     @property
     def num_top(self) -> int:
@@ -90,6 +97,8 @@ class SequenceDrafter:
             hit_rate=drafter.hit_rate,
             credit=credit(self.request.num_output, self.lost),
             block_len=1 if active.state is None else active.state.block_len,
+            trial_credit=credit(self.request.num_output, self.lost_in_trials, TRIAL_SHARE),
+            is_sampled=self.is_sampled,
         )
 
     def probe(self) -> float | None:
@@ -168,6 +177,15 @@ class SequenceDrafter:
         self.active.acceptance.update(own, alone if cost.num_forwards else None, draft_seconds)
         if self.prediction is not None:
             self.prediction.follow(self.request.output)
+
+    def note_loss(self, lost: float, budget: DraftBudget, cost: DraftCost) -> float:
+        """A step took so many tokens of plain decoding more than it brought. Seconds for which the draft model read to
+        be tried: none where the method was asked for by name, and reads in any case."""
+        self.lost += lost
+        if not budget.is_trial or cost.num_forwards == 0:
+            return 0.0
+        self.lost_in_trials += lost
+        return 0.0 if cost.is_usual or not self.active.drafter.weighs_harvest else cost.seconds
 
     def forget_rows(self) -> None:
         """The sequence gives its blocks back, and the draft model's rows with them."""

@@ -16,7 +16,9 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.events import Finished, Pooled, PromptLogprobs, PromptProgress, Tokens
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import EngineStats, RequestStats
-from decoding.costs.pricing import Pricing, Rate, losses
+from decoding.costs.credit import losses
+from decoding.costs.pricing import Pricing, Rate
+from decoding.drafting.kept_worth import KeptWorth
 from decoding.drafting.registry import StartDrafter
 from decoding.engine.intake import Intake, check_queue, check_request
 from decoding.engine.isolation import Isolation
@@ -38,9 +40,10 @@ Announce = Callable[[list[str], list[PromptProgress]], None]  # the requests' id
 
 
 class Engine:
-    """add, abort, step. Made by `start`. load_seconds: what the start took."""
+    """add, abort, step. Made by `start`. worth: of the draft model, as it was learned before; load_seconds: what the
+    start took."""
 
-    def __init__(self, resources: Resources) -> None:
+    def __init__(self, resources: Resources, worth: KeptWorth) -> None:
         self.model, self.config = resources.model, resources.config
         self.costs, self.limits, self.room = resources.costs, resources.limits, resources.room
         self.store, self.pool, self._tops = resources.store, resources.pool, resources.tops
@@ -48,18 +51,18 @@ class Engine:
         self.is_exact = self.model.is_exact or self.exact_rows >= resources.limits.max_batch_rows
         self.expected_bytes, self.draft_model = resources.expected_bytes, resources.draft_model
         self._drafting, self._kernels, self._grammars = resources.drafting, resources.kernels, resources.grammars
-        self._keeper, self._hidden = resources.keeper, resources.hidden
+        self._keeper, self._hidden, self._worth = resources.keeper, resources.hidden, worth
         self.start_afresh(0.0)
 
     def start_afresh(self, load_seconds: float) -> None:
-        """Nothing runs, nothing is remembered."""
+        """Nothing runs, and nothing is remembered but what the draft model is worth."""
         config, self.load_seconds = self.config, load_seconds
-        self._pricing = Pricing(config.max_nodes, self.costs)
         self.pool.forget()
-        self._scheduler = Scheduler(self.limits, self.pool, self._pricing)
         per_key, in_all = config.session_bytes_per_key, config.session_bytes_in_all
         bounds = config.session_bytes, per_key // config.workers, in_all // config.workers
         self.sessions = SessionStore(SessionLimits(*bounds, config.session_ttl))
+        self._pricing = Pricing(config.max_nodes, self.costs, self._worth.restore(self.sessions.acceptance_models))
+        self._scheduler = Scheduler(self.limits, self.pool, self._pricing)
         self._unlearnt: list[SequenceStep] = []  # of the last step: prompts that go on, which can wait for the next
         compile = self._grammars.compile
         self._intake = Intake(self.model.vocab_size, self._drafting, self.sessions, compile, self._fetch)
@@ -180,7 +183,8 @@ class Engine:
         return result
 
     def on_idle(self) -> None:
-        """Keep prompts, or else measure on what steps cost, a moment, while nobody waits."""
+        """Keep what was learned, then prompts, or else measure on what steps cost, a moment, while nobody waits."""
+        self._keep_worth()
         if self._keeper is not None and self._keeper.has_work:
             self._keeper.copy(is_idle=True)
         else:
@@ -192,9 +196,13 @@ class Engine:
         return self._keeper is not None and self._keeper.has_work
 
     def close(self, seconds: float) -> None:
-        """Write what prompts are still to be kept, as far as that takes no longer."""
+        """Write what is still to be kept, of prompts as far as that takes no longer."""
+        self._keep_worth()
         if self._keeper is not None:
             self._keeper.close(seconds)
+
+    def _keep_worth(self) -> None:
+        self._worth.keep(self.sessions.acceptance_models, self._pricing.trials)
 
     def _queue_ready(self, result: StepResult) -> None:
         """Let those wait for their turn whose grammar is compiled, and whose prompt's rows are read, by now."""
@@ -302,7 +310,11 @@ class Engine:
         self._pricing.note_step(tally.seconds, tokens, contexts, chains)
         drafted = [(step.cost.seconds if step.cost.is_usual else 0.0, step.num_emitted) for step in trees]
         for step, lost in zip(trees, losses(self.costs.curve, tokens, contexts, drafted), strict=True):
-            step.drafter.lost += lost
+            assert step.budget is not None, step.sequence.request.id
+            reading = step.drafter.note_loss(lost, step.budget, step.cost)
+            self._pricing.note_emitted(step.num_emitted, reading)
+            if step.budget.is_trial and step.cost.num_forwards:
+                self._pricing.note_trial(step.budget, step.drafter.is_sampled)
         if chains == 0:
             self.costs.note_step(tally.seconds_beside, [step.cost for step in trees], sum(tokens))
 

@@ -30,6 +30,7 @@ from decoding.drafting.drafting import Drafting
 from decoding.drafting.eagle.head_drafting import HeadDrafting
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.drafting.head_loading import load_head_model
+from decoding.drafting.kept_worth import KeptWorth
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.engine import Engine
@@ -120,7 +121,8 @@ def start_engine(
     kernels.load()
     on_progress("Measuring what a token costs on this machine", 0.9)
     costs = StepCosts(model, draft_model, kept)
-    engine = Engine(_resources(model, config, draft_model, costs, kernels, on_progress))
+    worth = KeptWorth(kept if draft_model else None, _pair(model, config, draft_model))
+    engine = Engine(_resources(model, config, draft_model, costs, kernels, on_progress), worth)
     on_progress("Warming up", 0.95)
     if model.device.type != "cpu":
         _compile_samplers(engine, draft_model)
@@ -128,6 +130,12 @@ def start_engine(
     engine.start_afresh(time.perf_counter() - started)
     kernels.load_beside()
     return engine
+
+
+def _pair(model: TargetModel, config: EngineConfig, draft_model: AnyDraftModel | None) -> str:
+    """Names a target and what drafts for it."""
+    drafter = draft_model.fingerprint if draft_model else None
+    return f"{model.fingerprint} {drafter} {config.draft_model} {config.draft_head}"
 
 
 def _compile_samplers(engine: Engine, draft_model: AnyDraftModel | None) -> None:

@@ -37,6 +37,7 @@ LONG_PIECES = (16, 128, 304, 64)
 LONG_WORK = 1 << 37  # parameters times tokens, seconds on two cores; larger models skip the long pieces
 # The largest allowed difference, as a share of the largest logit. A wrong mask or position causes one of order one.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
+TOLERANCES |= {torch.int8: 0.1, torch.float8_e4m3fn: 0.3}  # of keys and values
 ROUNDED_TOLERANCE = 0.3  # layers that round may move an activation by a whole integer for a small difference
 
 

@@ -18,6 +18,7 @@ from decoding.attention.backend import StaticAttention
 from decoding.attention.backends import new_backend, tiles_of
 from decoding.attention.exact import arithmetic
 from decoding.cache.batch import StepBatch
+from decoding.cache.kv_format import dtype_of, name_of
 from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.cache.step_tensors import StepTensors
 from decoding.config import EngineConfig
@@ -96,10 +97,8 @@ class TargetModel:
         use_threads(self.threads.chosen)
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
-        kv_dtype = resolve_kv_dtype(
-            config.kv_dtype, self.device.type, str(self.dtype).removeprefix("torch."), self.attention
-        )
-        self.kv_dtype = getattr(torch, kv_dtype)
+        name = str(self.dtype).removeprefix("torch.")
+        self.kv_dtype = dtype_of(resolve_kv_dtype(config.kv_dtype, self.device.type, name, self.attention))
         self.max_model_len = max_model_len(model.config, config.max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self.vocab_size = self.num_logits = model.get_input_embeddings().num_embeddings
@@ -198,7 +197,7 @@ class TargetModel:
     def _first_fingerprint(self, num_ranks: int) -> str:
         """Of what shapes logits before the self-test has said more."""
         tiles = tiles_of(self.attention, self.layers, self.dtype, self.device)
-        keys = arithmetic(self.kv_dtype) if self.attention == "exact" else str(self.kv_dtype)
+        keys = arithmetic(self.kv_dtype) if self.attention == "exact" else name_of(self.kv_dtype)
         parts = [self.identity, self.weights, self.attention, keys, tiles, self._capture is not None]
         parts += [product_arithmetic(self.dtype)] if self.device.type == "cpu" else []
         parts += ["exact"] if self.is_row_exact else []

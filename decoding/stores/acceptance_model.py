@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -19,14 +20,14 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.costs.pricing import FIRST, numbers_of
+from decoding.costs.acceptance import FIRST, numbers_of
 from decoding.stores.evidence import NUM_CLASSES, NUM_SOURCES, SILENT, is_named, meant_chances
 
 SERVER_TRIED, SERVER_LEARNING_RATE = 4096.0, 0.0005  # see `AcceptanceModel`
 SERVER_TRUST = 256.0  # observations that rates measured elsewhere count for
 FIRST_HIT_RATE, FIRST_RESCUE_RATE, FIRST_ASKED_RATE = 0.85, 0.5, 0.5
 RATES_PACE = 2.0  # times that of the weights, at which the hit rates follow what comes
-RATES_TRUST = 16.0
+RATES_TRUST, FIRST_TRUST = 16.0, 8.0  # observations that a rate counts for, and one that was never observed
 ASKED_PACE, ASKED_TRUST = 5.0, 4.0
 FORGETTING = 0.5  # times that of the weights
 _MEASURED = Path(__file__).parent / "acceptance_model.json"
@@ -80,21 +81,61 @@ def below(model: AcceptanceModel, most_tried: float, learning_rate: float, trust
     own = model._replace(**copies, most_tried=most_tried, learning_rate=learning_rate)
     for counts in (own.tried, own.reliability[1]):
         np.minimum(counts, np.float32(trust), out=counts)
-    own.hit_rate[1] = own.rescue_rate[1] = RATES_TRUST
-    own.asked_rate[1] = ASKED_TRUST
+    trust_less(own)
     return own
+
+
+def trust_less(model: AcceptanceModel) -> None:
+    """Let its draft model's rates, which were observed elsewhere, follow what comes here."""
+    for rate in (model.hit_rate, model.rescue_rate):
+        rate[1] = min(rate[1], RATES_TRUST)
+    model.asked_rate[1] = ASKED_TRUST
+
+
+def catch_up(session: AcceptanceModel, server: AcceptanceModel) -> None:
+    """Take over what the server knows of the draft model by now, where the session has hardly asked it."""
+    if session.hit_rate[1] <= min(RATES_TRUST, server.hit_rate[1]):
+        for own, known in zip(_rates(session), _rates(server), strict=True):
+            own[:] = known
+        trust_less(session)
+
+
+def _rates(model: AcceptanceModel) -> tuple[NDArray[np.float32], ...]:
+    """Of the draft model."""
+    return model.hit_rate, model.rescue_rate, model.asked_rate
+
+
+def rates_of(model: AcceptanceModel) -> list[tuple[float, float]]:
+    """What it has learned of the draft model, in a form that can be kept."""
+    return [(float(rate), float(count)) for rate, count in _rates(model)]
+
+
+def take_rates(model: AcceptanceModel, rates: Sequence[tuple[float, float]]) -> None:
+    """Take over what `rates_of` said. Raises ValueError for what it cannot have said."""
+    known = np.array(rates, np.float32)
+    if known.shape != (len(_rates(model)), 2) or not _are_rates(known):
+        raise ValueError("these are no rates of a draft model")
+    for own, each in zip(_rates(model), known, strict=True):
+        own[:] = each
+
+
+def _are_rates(rates: NDArray[np.float32]) -> bool:
+    """rates: float32 [n, 2], with their observations."""
+    shares, counts = rates.T
+    return bool(
+        np.all((shares >= np.float32(_LEAST)) & (shares <= np.float32(1 - _LEAST)))
+        and np.all((counts >= 1) & np.isfinite(counts))
+    )
 
 
 def is_sound(model: AcceptanceModel) -> bool:
     """Whether its numbers, which came from outside, can be ones that were learned."""
     chances = np.concatenate((model.chances, model.reliability[0]))
     counts = np.concatenate((model.tried, model.reliability[1]))
-    rates, rates_counts = np.stack((model.hit_rate, model.rescue_rate, model.asked_rate), axis=1)
     return bool(
         np.all((chances >= 0) & (chances <= 1))
         and np.all((counts >= 0) & np.isfinite(counts))
-        and np.all((rates >= np.float32(_LEAST)) & (rates <= np.float32(1 - _LEAST)))
-        and np.all((rates_counts >= 1) & np.isfinite(rates_counts))
+        and _are_rates(np.stack(_rates(model)))
         and np.all((model.lately >= 0) & (model.lately <= _MOST_WEIGHT))
         and np.all(np.abs(model.stretch) <= _MOST_STRETCH)
         and np.all(np.abs(model.weights) <= _MOST_WEIGHT)
@@ -121,8 +162,8 @@ def new_model(
         stretch=stretch,
         tried=tried,
         weights=weights.astype(np.float32),
-        hit_rate=np.array((FIRST_HIT_RATE, RATES_TRUST), np.float32),
-        rescue_rate=np.array((FIRST_RESCUE_RATE, RATES_TRUST), np.float32),
+        hit_rate=np.array((FIRST_HIT_RATE, FIRST_TRUST), np.float32),
+        rescue_rate=np.array((FIRST_RESCUE_RATE, FIRST_TRUST), np.float32),
         asked_rate=np.array((FIRST_ASKED_RATE, ASKED_TRUST), np.float32),
         reliability=np.stack((reliability, np.full_like(_KNOTS, trust))),
         lately=np.array(numbers_of(FIRST), np.float32),

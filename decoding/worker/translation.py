@@ -7,6 +7,7 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.cache.kv_format import name_of
 from decoding.config import EngineConfig
 from decoding.core.request import Request
 from decoding.engine.engine import Engine
@@ -88,7 +89,7 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
         kv_slots=engine.room.num_slots,
         expected_bytes=engine.expected_bytes,
         state_bytes=model.state_bytes,
-        kv_dtype=str(model.kv_dtype).removeprefix("torch."),
+        kv_dtype=name_of(model.kv_dtype),
         vocab_size=model.vocab_size,
         eos_token_ids=sorted(model.eos_token_ids),
         methods=engine.methods,

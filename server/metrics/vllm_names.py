@@ -50,7 +50,7 @@ def vllm_cache_config(model_name: str, engine: Ready) -> Metric:
         "engine": ENGINE,
         "block_size": str(BLOCK_LEN),
         "num_gpu_blocks": str(engine.kv_slots // BLOCK_LEN),
-        "cache_dtype": engine.dtype,
+        "cache_dtype": engine.kv_dtype or engine.dtype,
     }
     return InfoMetricFamily("vllm:cache_config", "vLLM's name: Blocks of the KV cache", config)
 

@@ -157,6 +157,7 @@ class Model:
         self._drop_prompts()
 
     async def _load_prompts(self) -> bool:
+        """Whether tokenizer and chat template can be loaded."""
         try:
             self.chat_template, self.tokenizer = await asyncio.to_thread(load_prompts, self.settings)
         except ConfigError as error:

@@ -42,8 +42,8 @@ class EngineSettings(BaseModel):
     dtype: Dtype = Field(default=ENGINE.dtype, description="Number format of the weights")
     kv_dtype: KvDtype = Field(
         default=ENGINE.kv_dtype,
-        description="Number format of the cache's keys and values, on a CPU; auto: that of --dtype. bfloat16 takes "
-        "half the memory of float32, and with AVX512_BF16 half the time over long prompts",
+        description="Number format of the cache's keys and values, on a CPU: float32, bfloat16, float16, int8 (a scale "
+        "for each 32) or fp8; auto: that of --dtype. With AVX512_BF16 bfloat16 halves the time over long prompts",
     )
     weights: Weights = Field(
         default=ENGINE.weights,

@@ -50,6 +50,7 @@ OPERATIONS = [
     ("post", "/api/chat"),
     ("post", "/api/generate"),
     ("post", "/api/show"),
+    ("delete", "/api/delete"),
     ("get", "/api/tags"),
     ("get", "/api/ps"),
     ("get", "/api/version"),

@@ -212,7 +212,7 @@ def _dtype(weights: Weights) -> str:
 
 
 def _config(weights: Weights, threads: int) -> EngineConfig:
-    own: RoundedWeights = "auto" if weights in ("float32", "bfloat16") else weights
+    own: RoundedWeights = weights if weights == "int8" or weights == "int4" else "auto"
     attention = resolve_attention("auto", "cpu", _dtype(weights))
     return EngineConfig(max_model_len=MOST_TOKENS, threads=threads, weights=own, attention=attention)
 

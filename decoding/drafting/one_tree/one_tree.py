@@ -11,8 +11,9 @@ import numpy as np
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
+from decoding.costs.acceptance import Brought
 from decoding.costs.price import NOTHING, DraftBudget, model_gain, price_of
-from decoding.costs.pricing import Brought
+from decoding.costs.trials import HOPE
 from decoding.drafting.draft_model.growth import Rounds, Top
 from decoding.drafting.draft_model.state import LONG_READ, DraftRows
 from decoding.drafting.one_tree.buffers import (
@@ -29,6 +30,7 @@ from decoding.drafting.one_tree.buffers import (
 from decoding.drafting.one_tree.grower import NO_ROUNDS, best_part, grow_from_stores, grow_on, plant
 from decoding.drafting.one_tree.probe import learn_text, learn_tree, probe
 from decoding.drafting.sources import Sources
+from decoding.stores.acceptance_model import catch_up
 from decoding.stores.context import ContextIndex
 from decoding.stores.evidence import FORCED
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -65,6 +67,7 @@ class OneTree:
         self._grammar = sources.grammar if may_use("grammar") else None
         self._index = ContextIndex(request.max_total, SHORTEST_COPIED)
         models = sources.stores.acceptance_models(request.sampling.temperature > 0)
+        catch_up(*models)
         self._buffers = new_buffers(request, self._sides, models, self._stores)
         self._buffers.record.counts[NUM_KEPT] = max(0, len(request.prompt) - _PROMPT_END)
         self._hit_rate = self._buffers.record.levels.request.hit_rate
@@ -125,18 +128,20 @@ class OneTree:
 
     def prepare(self, budget: DraftBudget) -> bool:
         """Whether its rounds promise more than the tree of the stores alone, which grows here and stands if they do
-        not, and enough to be worth what the draft model has to read before."""
+        not, and enough to be worth what the draft model has to read before; in a trial, whether those of a good draft
+        model would, and what it has to read is within bounds."""
         if budget.round_price == 0:
             return True
         asked = budget.price, budget.round_price, budget.row_price, budget.block_len
         promise = model_gain(self.hit_rate, *asked)
-        if promise <= 0 or budget.most_rounds < 1:
+        hope = max(promise, model_gain(HOPE, *asked)) if budget.is_trial else promise
+        if hope <= 0 or budget.most_rounds < 1:
             return False
         gain = self._grow_from_stores(budget)
         num_nodes = float(self._buffers.record.counts[NUM_NODES])
         self._alone = Brought(1 + gain + price_of(budget.price, num_nodes - 1), num_nodes)
-        more = promise - gain
-        return more > 0 and more * self._num_uses > budget.row_price * self._num_unread
+        is_worth_it = promise > gain and (promise - gain) * self._num_uses > budget.row_price * self._num_unread
+        return is_worth_it or (budget.is_trial and hope > gain and self._num_unread <= budget.readable)
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         rounds = Rounds(int(min(most_rows, budget.max_nodes, budget.most_rounds)), most_depth)
@@ -192,9 +197,10 @@ class OneTree:
 
     @property
     def _num_unread(self) -> int:
-        """Tokens that the draft model has to read before it drafts, but for those of the latest step."""
+        """Tokens that the draft model has to read before it drafts, but for those of the latest step; none where it was
+        asked for by name, and reads in any case."""
         assert self._state is not None
-        return max(0, self._state.num_unread - LONG_READ)
+        return max(0, self._state.num_unread - LONG_READ) if self.weighs_harvest else 0
 
     @property
     def _num_uses(self) -> float:

@@ -12,10 +12,10 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from decoding.kernels.cpu.atomics import call_at
 from decoding.kernels.cpu.lanes import copy_bytes, exp, pointer, raise_counter
 from decoding.kernels.cpu.program import COUNTER, NUM_ROWS, SOURCE, TARGET
 from decoding.kernels.cpu.rows import FLOATS, HALVES, narrowed, numbers_at, size_of, widened
-from decoding.kernels.cpu.team import call_at
 
 # The fields of calls, each an int64, after SOURCE, TARGET, NUM_ROWS and COUNTER.
 # Sorting. SOURCE: int64 [M, K], the experts of each row. TARGET: int64 [M, K], the place of each pair among the sorted

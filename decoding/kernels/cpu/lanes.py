@@ -233,22 +233,6 @@ def narrow(_context: Any, source: Any, count: Any, target: Any) -> Any:
 
 
 @intrinsic
-def widen(_context: Any, source: Any, ahead: Any, count: Any, target: Any) -> Any:
-    """Write `count` * LANES bfloat16 numbers at `source` as float32 to `target`; prefetch as many at `ahead`."""
-
-    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        source, ahead, count, target = values
-        with cgutils.for_range(builder, count, intp=count.type) as loop:
-            half = emit_load(builder, emit_address(builder, source, loop.index, VECTOR_BYTES // 2), HALF_VECTOR)
-            bits = builder.shl(builder.zext(half, INT_VECTOR), ir.Constant(INT_VECTOR, [16] * LANES))
-            emit_prefetch(builder, emit_address(builder, ahead, loop.index, VECTOR_BYTES // 2))
-            emit_store(builder, builder.bitcast(bits, VECTOR), emit_address(builder, target, loop.index, VECTOR_BYTES))
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), codegen
-
-
-@intrinsic
 def copy_bytes(_context: Any, target: Any, source: Any, count: Any) -> Any:
     """memcpy between addresses."""
 
@@ -282,6 +266,7 @@ def _scalar_access(kind: Any, ir_kind: Any) -> tuple[Any, Any]:
 load_float, store_float = _scalar_access(types.float32, FLOAT)
 load_word, store_word = _scalar_access(types.uint32, INT)
 load_half, store_half = _scalar_access(types.uint16, ir.IntType(16))
+_load_byte, store_byte = _scalar_access(types.uint8, ir.IntType(8))
 
 
 @intrinsic

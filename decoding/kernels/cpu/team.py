@@ -1,4 +1,3 @@
-# ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
 """The threads that run compiled programs: the caller, which leads, and helpers that join it.
 
 A program is a list of phases, each a few calls whose pieces threads claim by counters. A phase is over when all pieces
@@ -21,11 +20,9 @@ from typing import Any
 
 import numba as nb
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
+from decoding.kernels.cpu.atomics import call_at, exchange_if, futex, load, pause, store
 from decoding.kernels.cpu.lanes import pointer, raise_counter
 
 # The words of a team, each an int64, by cache line. STATE: the number of the present phase, and below `PHASE_BITS` how
@@ -43,84 +40,10 @@ PHASE_SPINS, IDLE_SPINS = 2_000, 20_000
 FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # of the system call
 WAIT, WAKE = 128, 129  # its operations within a process
 
-WORD = ir.IntType(64)
-
-
-def _emit_word(builder: Any, address: Any) -> Any:
-    return builder.inttoptr(address, WORD.as_pointer())
-
-
-@intrinsic
-def _load(_context: Any, address: Any) -> Any:
-    """The int64 at an address, in one order for all threads, as are the two below."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        return builder.load_atomic(_emit_word(builder, values[0]), "seq_cst", 8)
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def _store(_context: Any, address: Any, number: Any) -> Any:
-    def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        builder.store_atomic(values[1], _emit_word(builder, values[0]), "seq_cst", 8)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
-def _exchange_if(_context: Any, address: Any, known: Any, number: Any) -> Any:
-    """Replace the int64 if it is still `known`; what it was."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        place = _emit_word(builder, values[0])
-        return builder.extract_value(builder.cmpxchg(place, values[1], values[2], "seq_cst", "seq_cst"), 0)
-
-    return types.int64(types.int64, types.int64, types.int64), codegen
-
-
-@intrinsic
-def _pause(_context: Any) -> Any:
-    """Tell the processor that this thread spins."""
-
-    def codegen(context: Any, builder: Any, _signature: Any, _values: Any) -> Any:
-        if platform.machine() == "x86_64":
-            kind = ir.FunctionType(ir.VoidType(), [])
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
-        return context.get_dummy_value()
-
-    return types.void(), codegen
-
-
-@intrinsic
-def call_at(_context: Any, function: Any, argument: Any) -> Any:
-    """Call the function at an address."""
-
-    def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [WORD])
-        builder.call(builder.inttoptr(values[0], kind.as_pointer()), [values[1]])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
-def _futex(_context: Any, system_call: Any, number: Any, address: Any, operation: Any, value: Any) -> Any:
-    """futex(2) without a timeout, through the C library's `syscall` at an address."""
-
-    def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        kind = ir.FunctionType(WORD, [WORD] * 7)
-        none = ir.Constant(WORD, 0)
-        builder.call(builder.inttoptr(values[0], kind.as_pointer()), [*values[1:], none, none, none])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 5), codegen
-
 
 @nb.njit(cache=True)
 def _ask_system(team: int, address: int, operation: int, value: int) -> None:
-    _futex(_load(team + 8 * SYSTEM_CALL), _load(team + 8 * FUTEX), address, operation, value)
+    futex(load(team + 8 * SYSTEM_CALL), load(team + 8 * FUTEX), address, operation, value)
 
 
 @nb.njit(cache=True)
@@ -128,23 +51,23 @@ def _wait(team: int, thread: int, word: int, shift: int, known: int) -> None:
     """Return when word >> shift is no longer `known`, or sometimes earlier. Spin, then sleep; a shift of 0 means that
     the thread is idle, and does not hold up a program."""
     for _ in range(PHASE_SPINS if shift > 0 else IDLE_SPINS):
-        if _load(team + 8 * word) >> shift != known:
+        if load(team + 8 * word) >> shift != known:
             return
-        _pause()
+        pause()
     _sleep(team, thread, word, shift, known)
 
 
 @nb.njit(cache=True)
 def _sleep(team: int, thread: int, word: int, shift: int, known: int) -> None:
     is_asleep = team + 8 * (IS_ASLEEP + thread * LINE)
-    _store(is_asleep, 1)
+    store(is_asleep, 1)
     if shift > 0:
         raise_counter(team + 8 * SLEEPERS, 1)
-    if _load(team + 8 * word) >> shift == known:
+    if load(team + 8 * word) >> shift == known:
         _ask_system(team, is_asleep, WAIT, 1)
     if shift > 0:
         raise_counter(team + 8 * SLEEPERS, -1)
-    _store(is_asleep, 0)
+    store(is_asleep, 0)
 
 
 @nb.njit(cache=True)
@@ -152,8 +75,8 @@ def _wake(team: int, first: int, most: int) -> None:
     """Wake those of the threads from `first` to `most` that sleep."""
     for thread in range(first, most):
         is_asleep = team + 8 * (IS_ASLEEP + thread * LINE)
-        if _load(is_asleep) == 1:
-            _store(is_asleep, 0)
+        if load(is_asleep) == 1:
+            store(is_asleep, 0)
             _ask_system(team, is_asleep, WAKE, 1)
 
 
@@ -171,57 +94,57 @@ def _run_phase(program: int, phase: int) -> None:
 def _take_part(team: int, phase: int) -> int:
     """Run the phase, which this thread is inside of, and those that it begins as the last to leave the one before.
     Returns the next phase, which it is not inside of."""
-    first, end, program = _load(team + 8 * FIRST), _load(team + 8 * END), _load(team + 8 * PROGRAM)
-    most = _load(team + 8 * MOST)
+    first, end, program = load(team + 8 * FIRST), load(team + 8 * END), load(team + 8 * PROGRAM)
+    most = load(team + 8 * MOST)
     while phase < end:
         _run_phase(program, phase - first)
         phase += 1
-        state, is_last = _load(team + 8 * STATE), False
+        state, is_last = load(team + 8 * STATE), False
         while True:
             is_last = state & INSIDE == 1
             after = (phase << PHASE_BITS) + (1 if phase < end else 0) if is_last else state - 1
-            seen = _exchange_if(team + 8 * STATE, state, after)
+            seen = exchange_if(team + 8 * STATE, state, after)
             if seen == state:
                 break
             state = seen
         if not is_last:
             return phase
-        if _load(team + 8 * SLEEPERS) > 0:
+        if load(team + 8 * SLEEPERS) > 0:
             _wake(team, 0, most)
     return phase
 
 
 @nb.njit(cache=True)
 def _lead(team: int, program: int, most: int) -> None:
-    first = (_load(team + 8 * STATE) >> PHASE_BITS) + 1
+    first = (load(team + 8 * STATE) >> PHASE_BITS) + 1
     end = first + nb.carray(pointer(program, np.int64(0)), 1)[0]
-    _store(team + 8 * FIRST, 0)
-    _store(team + 8 * END, end)
-    _store(team + 8 * MOST, most)
-    _store(team + 8 * PROGRAM, program)
-    _store(team + 8 * FIRST, first)
-    _store(team + 8 * STATE, (first << PHASE_BITS) + 1)
+    store(team + 8 * FIRST, 0)
+    store(team + 8 * END, end)
+    store(team + 8 * MOST, most)
+    store(team + 8 * PROGRAM, program)
+    store(team + 8 * FIRST, first)
+    store(team + 8 * STATE, (first << PHASE_BITS) + 1)
     _wake(team, 1, most)
     phase = _take_part(team, first)
     while True:
-        state = _load(team + 8 * STATE)
+        state = load(team + 8 * STATE)
         if state >> PHASE_BITS == end:
             return
         if state >> PHASE_BITS < phase:
             _wait(team, 0, STATE, PHASE_BITS, state >> PHASE_BITS)
-        elif _exchange_if(team + 8 * STATE, state, state + 1) == state:
+        elif exchange_if(team + 8 * STATE, state, state + 1) == state:
             phase = _take_part(team, state >> PHASE_BITS)
 
 
 @nb.njit(cache=True)
 def _help(team: int, thread: int) -> None:
     known, phase = 0, 0  # the program that this thread has seen to its end, and the phase that it may enter next
-    while _load(team + 8 * STOPS) == 0:
-        first, end, most = _load(team + 8 * FIRST), _load(team + 8 * END), _load(team + 8 * MOST)
-        state = _load(team + 8 * STATE)
+    while load(team + 8 * STOPS) == 0:
+        first, end, most = load(team + 8 * FIRST), load(team + 8 * END), load(team + 8 * MOST)
+        state = load(team + 8 * STATE)
         now = state >> PHASE_BITS
-        if first == 0 or _load(team + 8 * FIRST) != first or now < first:
-            _pause()  # the program changes
+        if first == 0 or load(team + 8 * FIRST) != first or now < first:
+            pause()  # the program changes
         elif thread >= most:
             _sleep(team, thread, FIRST, 0, first)
         elif first == known:
@@ -230,7 +153,7 @@ def _help(team: int, thread: int) -> None:
             known = first
         elif now < phase:
             _wait(team, thread, STATE, PHASE_BITS, now)
-        elif _exchange_if(team + 8 * STATE, state, state + 1) == state:
+        elif exchange_if(team + 8 * STATE, state, state + 1) == state:
             phase = _take_part(team, now)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,20 @@ def parse(argv: Sequence[str]) -> RealOptions:
     return RealOptions(urls=urls, server_flags=servers, **chosen)
 
 
+def method_and_nodes(label: str) -> tuple[str, int | None]:
+    """METHOD, or METHOD-NODES for trees of so many nodes."""
+    method, _, nodes = label.partition("-")
+    return method, int(nodes) if nodes else None
+
+
+def _methods(text: str) -> tuple[str, ...]:
+    found = names(text)
+    for label in found:
+        if not re.fullmatch(r"\w+(-[1-9][0-9]*)?", label):
+            raise argparse.ArgumentTypeError(f"{label!r} is neither METHOD nor METHOD-NODES")
+    return found
+
+
 def _parser() -> argparse.ArgumentParser:
     usage = "gander bench real --data FOLDER [options] -- MODEL [flags of gander serve] [--against MODEL [flags]]"
     parser = argparse.ArgumentParser("gander bench real", usage, DESCRIPTION, allow_abbrev=False)
@@ -73,7 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--api-key", help="sent to all servers")
     add("--data", type=Path, required=True, metavar="FOLDER", help=f"has {files}; what is missing is left out")
     add("--workloads", type=names, default=tuple(PROMPT_SETS), help=f"default {','.join(PROMPT_SETS)}")
-    add("--methods", type=names, help=f"default: of {','.join(METHODS)} those that the server has")
+    forced = "METHOD-8 has trees of 8 nodes, whatever they cost"
+    add("--methods", type=_methods, help=f"default: of {','.join(METHODS)} those that the server has; {forced}")
     add("--temperatures", type=floats, default=TEMPERATURES, help="default 0,0.7,1")
     add("--at-once", type=numbers, default=AT_ONCE, help="numbers of requests at once (default 1,4,16)")
     add("--prompts", type=positive, default=12, help="of each workload, spread evenly over its file (default 12)")

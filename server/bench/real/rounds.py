@@ -15,7 +15,7 @@ from uuid import uuid4
 from decoding.training.public_prompts import Prompt
 from server.bench.measured_server import MeasuredServer
 from server.bench.real.figures import Answer, Group, Row, Setting, rows_of
-from server.bench.real.options import RealOptions
+from server.bench.real.options import RealOptions, method_and_nodes
 
 POLL_SECONDS = 0.5
 PAPERS_NODES = {"lookup": 10, "suffix": 64}  # methods to hold `auto` against draft what their papers do, at any price
@@ -61,13 +61,14 @@ class Rounds:
                     found[method][place].append(await asyncio.gather(*asks))
         return rows_of(setting, found)
 
-    def _body(self, method: str, temperature: float, session: str, max_tokens: int) -> dict[str, Any]:
-        nodes = {"max_nodes": PAPERS_NODES[method]} if method in PAPERS_NODES else {}
+    def _body(self, label: str, temperature: float, session: str, max_tokens: int) -> dict[str, Any]:
+        method, max_nodes = method_and_nodes(label)
+        nodes = {"max_nodes": max_nodes or PAPERS_NODES[method]} if max_nodes or method in PAPERS_NODES else {}
         return {
             "max_tokens": max_tokens,
             "temperature": temperature,
             "seed": self._options.seed,
-            "session_id": f"{self._run_id}-{session}-{method}",
+            "session_id": f"{self._run_id}-{session}-{label}",
             "speculation": {"method": method, "report": True} | nodes,
             "return_token_ids": True,
         }

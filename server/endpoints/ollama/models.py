@@ -1,5 +1,5 @@
-"""Ollama's paths about models: /api/tags, /api/show, /api/ps and /api/version; and those that would change which models
-there are, which this server refuses."""
+"""Ollama's paths about models: /api/tags, /api/show, /api/ps and /api/version; and those that would make models of
+others, which this server refuses."""
 
 from __future__ import annotations
 
@@ -102,15 +102,13 @@ async def show(request: Request) -> ShownModel:
     }
 
 
-@router.post("/pull", include_in_schema=False)
 @router.post("/push", include_in_schema=False)
 @router.post("/create", include_in_schema=False)
 @router.post("/copy", include_in_schema=False)
-@router.delete("/delete", include_in_schema=False)
 @router.post("/blobs/{digest}", include_in_schema=False)
 async def refuse(request: Request) -> None:
-    """Raises ApiError: which models there are is said at the server's start."""
-    message = f"This server has no {request.url.path}: which models it serves is said when it is started."
+    """Raises ApiError: models are brought as they are."""
+    message = f"This server has no {request.url.path}: it serves models as they are, and makes none."
     raise ApiError(501, message, None, "unsupported_endpoint")
 
 

@@ -84,6 +84,15 @@ class EmbeddingsReply(TypedDict):
     embedding: list[float]
 
 
+class PullStatus(TypedDict):
+    """A line of a pull. total, completed: bytes of all its files. error: why it broke off, in place of all else."""
+
+    status: NotRequired[str]
+    total: NotRequired[int]
+    completed: NotRequired[int]
+    error: NotRequired[str]
+
+
 class ModelDetails(TypedDict):
     parent_model: str
     format: str

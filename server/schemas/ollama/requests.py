@@ -60,6 +60,18 @@ class ShowRequest(ModelRequest):
     """POST /api/show."""
 
 
+class PullRequest(ModelRequest):
+    """POST /api/pull."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset({"insecure"})
+
+    stream: bool = True
+
+
+class DeleteRequest(ModelRequest):
+    """DELETE /api/delete."""
+
+
 class EmbedRequest(ModelRequest):
     """POST /api/embed. truncate: an input that is too long loses its end, instead of being refused."""
 

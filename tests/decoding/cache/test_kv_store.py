@@ -8,8 +8,10 @@ import torch
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_cache import KvCache
+from decoding.cache.kv_format import dtype_of, pack_rows, unpack_rows
 from decoding.cache.kv_store import KvRows, KvStore, bytes_per_slot, slots_of
 from decoding.core.layer import LayerSpec
+from decoding.kernels.cpu.attention.formats import FORMATS
 
 # Two layers of one shape and one of another, with keys wider than values.
 LAYERS = [
@@ -91,8 +93,34 @@ def test_a_fork_shares_no_fate_with_its_source() -> None:
     assert read_rows(store, copy) == [*marks, 30]
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_of_every_format_are_moved_and_copied_whole(name: str) -> None:
+    cache = new_cache(8 * BLOCK_LEN, dtype_of(name))
+    store, rows = cache.store, cache.new_rows(40)
+    slots_M = torch.from_numpy(slots_of(rows.table.blocks, np.arange(40)))
+    generator, given = torch.Generator().manual_seed(1), []
+    for layer in LAYERS:
+        shapes = [(layer.num_kv_heads, 40, width) for width in (layer.key_dim, layer.value_dim)]
+        given.append([torch.randn(shape, generator=generator) for shape in shapes])
+        store.write(layer.index, *given[-1], slots_M)
+    store.commit(rows, path(0, 3, 17, 39))
+    source, target = int(rows.table.blocks[0]), int(cache.new_rows(16).table.blocks[0])
+    store.copy_block(source, target)
+    content = np.empty(store.block_bytes, np.uint8)
+    store.read_block(target, content)
+    store.clear()
+    store.write_block(source, content)
+    for layer, expected in zip(LAYERS, given, strict=True):
+        for found, numbers in zip(store.gather(layer.index, torch.tensor([source]), 4), expected, strict=True):
+            kept = numbers[:, [0, 3, 17, 39]]
+            assert torch.equal(found, unpack_rows(pack_rows(kept, store.dtype), kept.shape[-1]))
+            torch.testing.assert_close(found.float(), kept, rtol=0.07, atol=0.02)
+
+
 def test_bytes_per_slot_counts_every_layer() -> None:
     assert bytes_per_slot(LAYERS, torch.bfloat16) == 2 * (2 * 2 * 16 + 3 * 10)
+    assert bytes_per_slot(LAYERS, torch.float8_e4m3fn) == 2 * 2 * 16 + 3 * 10
+    assert bytes_per_slot(LAYERS, torch.int8) == 2 * 2 * (16 + 2 * 2) + 3 * (10 + 2 * 2)
 
 
 def random_paths(rng: np.random.Generator, num_sequences: int) -> list[np.ndarray]:

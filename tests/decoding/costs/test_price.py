@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from decoding.costs.acceptance import PLAIN, Acceptance, Brought, Lately
 from decoding.costs.calibration import LEAST_TOKEN_SHARE, fit_cost_curve
+from decoding.costs.credit import credit, losses
 from decoding.costs.price import (
     CostCurve,
     Curves,
@@ -23,15 +25,9 @@ from decoding.costs.pricing import (
     HARVEST_TOKENS,
     HARVEST_WORTH,
     MOST_HARVEST,
-    PLAIN,
-    Acceptance,
-    Brought,
     Demand,
-    Lately,
     Pricing,
-    credit,
     fitted,
-    losses,
     node_price,
     present_rate,
 )

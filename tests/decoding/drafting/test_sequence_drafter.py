@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from decoding.costs.pricing import Acceptance, Brought, lately_of
+from decoding.costs.acceptance import Acceptance, Brought, lately_of
 from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.one_tree.one_tree import PATIENCE
 from decoding.drafting.registry import METHODS

@@ -56,15 +56,18 @@ class Pair:
 PAIRS = [
     "llama",
     pytest.param("gpt_neox", marks=pytest.mark.slow),
-    *("gosling", "gosling int8", "gosling int4", "gosling over bfloat16"),
+    *("gosling", "gosling int8", "gosling int4", "gosling over bfloat16", "gosling over int8"),
 ]
 
 WEIGHTS: dict[str, Weights] = {
     "gosling": "auto",
     "gosling over bfloat16": "auto",
+    "gosling over int8": "auto",
     "gosling int8": "int8",
     "gosling int4": "int4",
 }
+
+OVER: dict[str, KvDtype] = {"gosling over bfloat16": "bfloat16", "gosling over int8": "int8"}
 
 
 @pytest.fixture(scope="module", params=PAIRS)
@@ -73,7 +76,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
         weights: Weights = WEIGHTS[request.param]
         tokenizer = AutoTokenizer.from_pretrained(BUNDLED_FOLDER)
         prompts = [np.array(tokenizer.encode(text), np.int32) for text in TEXTS]
-        kv_dtype: KvDtype = "bfloat16" if request.param.endswith("over bfloat16") else "auto"
+        kv_dtype: KvDtype = OVER.get(request.param, "auto")
         config = replace(CONFIG, model="gosling", device="cpu", dtype="float32", kv_dtype=kv_dtype, weights=weights)
         engine = load_engine(config, kept=GIVEN)
     else:

@@ -18,8 +18,8 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
+from decoding.costs.credit import LARGEST_LOSS
 from decoding.costs.price import ExpertCosts
-from decoding.costs.pricing import LARGEST_LOSS
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 from transformers import PreTrainedConfig
 
-from decoding.config import EngineConfig
+from decoding.config import EngineConfig, KvDtype
 from decoding.errors import ConfigError
+from decoding.kernels.cpu.attention.formats import FORMATS
 from decoding.model import checkpoint
 from decoding.model.checkpoint import max_model_len, resolve
-from decoding.model.device.runner import silent
 from decoding.model.target_model import TargetModel
+from tests.models import tiny
+
+TYPES: tuple[KvDtype, ...] = get_args(KvDtype)[1:]  # but auto
 
 
 def test_auto_is_float32_and_exact_on_a_cpu() -> None:
@@ -85,20 +89,20 @@ def test_a_gpu_gets_tritons_kernels_where_triton_can_run(
 def test_the_type_of_keys_and_values_is_the_models_or_on_a_cpu_another() -> None:
     assert checkpoint.resolve_kv_dtype("auto", "cuda", "bfloat16", "triton") == "bfloat16"
     assert checkpoint.resolve_kv_dtype("float32", "cpu", "float32", "exact") == "float32"
-    for attention in ("exact", "sdpa", "reference", "padded"):
-        assert checkpoint.resolve_kv_dtype("bfloat16", "cpu", "float32", attention) == "bfloat16"
+    for kv_dtype in TYPES:
+        for attention in ("exact", "sdpa", "reference", "padded"):
+            assert checkpoint.resolve_kv_dtype(kv_dtype, "cpu", "float32", attention) == kv_dtype
     for device, attention in (("cuda", "sdpa"), ("cpu", "triton")):
-        with pytest.raises(ConfigError, match="kv_dtype 'bfloat16' needs a CPU, and no attention 'triton'"):
-            checkpoint.resolve_kv_dtype("bfloat16", device, "float32", attention)
+        with pytest.raises(ConfigError, match="kv_dtype 'int8' needs a CPU, and no attention 'triton'"):
+            checkpoint.resolve_kv_dtype("int8", device, "float32", attention)
 
 
 def test_replies_over_another_type_of_keys_have_another_fingerprint() -> None:
-    config = EngineConfig(device="cpu", threads=1)
-    models = [
-        TargetModel.load(replace(config, kv_dtype=kv_dtype), silent) for kv_dtype in ("auto", "float32", "bfloat16")
-    ]
-    assert models[0].fingerprint == models[1].fingerprint != models[2].fingerprint
-    assert models[0].bytes_per_slot == 2 * models[2].bytes_per_slot
+    config = EngineConfig(device="cpu", threads=1, max_model_len=64)
+    models = {kv_dtype: TargetModel.from_model(tiny("llama"), replace(config, kv_dtype=kv_dtype)) for kv_dtype in TYPES}
+    assert len({model.fingerprint for model in models.values()}) == len(TYPES)
+    assert models["float32"].bytes_per_slot == 2 * models["bfloat16"].bytes_per_slot == 4 * models["fp8"].bytes_per_slot
+    assert tuple(TYPES) == FORMATS
 
 
 def test_exact_on_a_gpu_needs_tritons_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

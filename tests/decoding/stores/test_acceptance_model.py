@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 
 from decoding.stores.acceptance_model import (
     NUM_STANCES,
+    RATES_TRUST,
     AcceptanceModel,
     Levels,
     below,
+    catch_up,
     chance_of,
     is_sound,
     learn_hit,
@@ -18,7 +20,9 @@ from decoding.stores.acceptance_model import (
     learn_token,
     measured_models,
     new_model,
+    rates_of,
     stances_of,
+    take_rates,
     unmeasured_model,
 )
 from decoding.stores.evidence import (
@@ -279,3 +283,29 @@ def test_two_who_agree_are_believed_no_more_than_what_they_agree_on_comes() -> N
     for _ in range(60):
         learn(model, bool(random.random() < 0.9), **sure)
     assert chance(model, **sure) == pytest.approx(0.9, abs=0.06)
+
+
+def test_a_session_that_has_hardly_asked_the_draft_model_hears_of_it_from_the_server() -> None:
+    server = below(unmeasured_model(), 1000.0, 0.002, 32.0)
+    session = below(server, 1000.0, 0.01, 32.0)
+    for _ in range(100):
+        learn_hit(server, True, False)
+    catch_up(session, server)
+    assert rates_of(session)[0] == (rates_of(server)[0][0], RATES_TRUST)
+    for _ in range(20):
+        learn_hit(session, False, False)
+    own = rates_of(session)
+    catch_up(session, server)
+    assert rates_of(session) == own, "and then it knows better"
+
+
+def test_rates_of_a_draft_model_are_taken_over_and_strange_ones_are_not() -> None:
+    model, other = unmeasured_model(), unmeasured_model()
+    for came in (True, False, True):
+        learn_hit(model, came, False)
+    take_rates(other, rates_of(model))
+    assert rates_of(other) == rates_of(model)
+    for strange in ([], [(0.5, 4.0)], [(0.5, 4.0), (1.5, 4.0), (0.5, 4.0)], [(0.5, 4.0), (0.5, 0.0), (0.5, 4.0)]):
+        with pytest.raises(ValueError, match="no rates"):
+            take_rates(other, strange)
+    assert rates_of(other) == rates_of(model)

@@ -258,6 +258,7 @@ def test_what_is_measured_again_takes_the_place_of_what_was(tmp_path: Path) -> N
         (("--url", "u", "--", "gosling"), "cannot be given with it"),
         (("--", "a", "--against", "b", "--against", "c"), "at most two servers"),
         (("--", "a", "--against"), "name a model to serve"),
+        (("--methods", "none,auto-x", "--", "a"), "'auto-x' is neither METHOD nor METHOD-NODES"),
     ],
 )
 def test_flags_that_do_not_go_together_are_told(
@@ -272,6 +273,19 @@ def test_groups_of_requests_at_once_are_full() -> None:
     options = parse(("--data", "d", "--", "gosling", "--weights", "int8"))
     assert options.server_flags == (("gosling", "--weights", "int8"),)
     assert [options.num_prompts(at_once) for at_once in options.at_once] == [12, 12, 16]
+
+
+def test_a_method_may_be_given_trees_of_a_size(
+    server: RunningServer, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = recorded(monkeypatch)
+    flags = ("--methods", "auto,auto-8,lookup,lookup-3", "--prompts", "1", "--max-tokens", "5")
+    rows = ("--workloads", "gsm8k", "--temperatures", "0", "--at-once", "1")
+    status, output = bench("--url", server.url, "--data", str(data), *flags, *rows)
+    assert status == 0, output
+    nodes = {(body["speculation"]["method"], body["speculation"].get("max_nodes")) for _, body in asked}
+    assert nodes == {("auto", None), ("auto", 8), ("lookup", 10), ("lookup", 3)}
+    assert len({body["session_id"] for _, body in asked}) == 4
 
 
 def test_a_method_that_the_server_does_not_have_is_told(server: RunningServer, data: Path) -> None:

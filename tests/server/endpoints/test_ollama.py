@@ -357,9 +357,9 @@ def test_probes_find_a_server_of_a_version(server: RunningServer) -> None:
     assert server.http.head("/").status_code == server.http.head("/api/version").status_code == 200
 
 
-def test_models_are_not_pulled_and_deleted_here(server: RunningServer) -> None:
-    for method, path in (("POST", "pull"), ("POST", "create"), ("DELETE", "delete")):
-        reply = server.http.request(method, f"/api/{path}", json={"model": "toy"})
+def test_models_are_not_made_here(server: RunningServer) -> None:
+    for path in ("push", "create", "copy"):
+        reply = server.http.post(f"/api/{path}", json={"model": "toy"})
         assert reply.status_code == 501
         assert f"This server has no /api/{path}" in reply.json()["error"]
 

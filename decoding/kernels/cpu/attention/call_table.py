@@ -25,9 +25,9 @@ class LayerTable(NamedTuple):
     counting: IntArray
 
 
-# Columns of a layer: addresses of its keys [B, H, D, 16] and values [B, H, 16, V], sizes, masks. ITEM_SIZE, of a number
-# in the cache, is 4 for float32, 2 for bfloat16.
-KEYS, VALUES, NUM_KV_HEADS, GROUP, KEY_DIM, VALUE_DIM, ITEM_SIZE, WINDOW, CHUNK, HAS_SINKS = range(10)
+# Columns of a layer: addresses of its keys [B, H, D, 16] and values [B, H, 16, V], which are rows of a format of
+# `formats`, sizes, masks. Widths are those of the numbers, whatever more columns a row has.
+KEYS, VALUES, NUM_KV_HEADS, GROUP, KEY_DIM, VALUE_DIM, FORMAT, WINDOW, CHUNK, HAS_SINKS = range(10)
 SCALING, SOFTCAP, FIRST_SINK = range(3)
 # A call's fields, each an int64: addresses of the model's tensors, with their steps from head to head and from row to
 # row, in bytes; OUT is [N, H, V], contiguous. Then the threads' shared counters (from 0), the layer, the step. ITEM is

@@ -18,9 +18,9 @@ from decoding.kernels.cpu.attention.call_table import (
     COUNTER,
     COUNTING,
     FIRST_SINK,
+    FORMAT,
     GROUP,
     HAS_SINKS,
-    ITEM_SIZE,
     KEY_DIM,
     LAYER,
     LAYER_NUMBERS,
@@ -48,6 +48,7 @@ from decoding.kernels.cpu.attention.call_table import (
     WRITE_SLOTS,
     LayerTable,
 )
+from decoding.kernels.cpu.attention.formats import FLOAT32
 from decoding.kernels.cpu.attention.products import NUM_BLOCKS, SOME, SOME_BLOCKS, WIDE, Blocks, Rows
 from decoding.kernels.cpu.attention.staging import (
     blocks_of,
@@ -64,54 +65,47 @@ from decoding.kernels.cpu.attention.weighing import find_path, follow_paths, sta
 from decoding.kernels.cpu.lanes import LANES
 from decoding.kernels.layout import BLOCK_LEN
 
+FEW = 16  # pairs
+
 
 @nb.njit(cache=True)
 def _score_rows(tile: Tile, blocks: Blocks, places: tuple[int, int], scores: int) -> None:
     """Score up to `NUM_BLOCKS` blocks. places: of the first, and of their end. scores: the address for the first
     pair's."""
-    width, factor = tile.layer.integers[KEY_DIM], tile.layer.numbers[SCALING]
+    width, factor, is_in_pairs = tile.layer.integers[KEY_DIM], tile.layer.numbers[SCALING], tile.is_in_pairs
+    num_steps = (width + 1) // 2 if is_in_pairs else width
     query_step, score_step, (first, end) = 4 * round_up(width, LANES), 4 * tile.score_width, places
     for pair in range(0, tile.num_pairs, SOME):
         queries = Rows(address_of(tile.rooms.queries) + pair * query_step, query_step)
         target = Rows(scores + pair * score_step, score_step)
-        if tile.is_in_pairs:
-            num_steps = (width + 1) // 2
-            if tile.num_pairs == 1:
-                products.score_one_pairs(queries, blocks, first, num_steps, factor, target)
-            elif end - first <= SOME_BLOCKS // 2:
-                products.score_last_pairs(queries, blocks, first, num_steps, factor, target)
-            else:
-                for place in range(first, end, SOME_BLOCKS):
-                    part = Rows(target.start + 4 * BLOCK_LEN * (place - first), score_step)
-                    products.score_some_pairs(queries, blocks, place, num_steps, factor, part)
-        elif tile.num_pairs == 1:
-            products.score_one(queries, blocks, first, width, factor, target)
+        if tile.num_pairs == 1:
+            products.score_one(queries, blocks, first, num_steps, is_in_pairs, factor, target)
         elif end - first <= SOME_BLOCKS // 2:
-            products.score_last(queries, blocks, first, width, factor, target)
+            products.score_last(queries, blocks, first, num_steps, is_in_pairs, factor, target)
         else:
             for place in range(first, end, SOME_BLOCKS):
                 part = Rows(target.start + 4 * BLOCK_LEN * (place - first), score_step)
-                products.score_some(queries, blocks, place, width, factor, part)
+                products.score_some(queries, blocks, place, num_steps, is_in_pairs, factor, part)
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _score(tile: Tile, slots: tuple[int, int]) -> None:
     """Score the keys of a range of slots. A few scores beyond them are written but never read."""
     first, count = slots[0] // BLOCK_LEN, (slots[1] - slots[0] + BLOCK_LEN - 1) // BLOCK_LEN
     source = blocks_of(tile.keys, (first, count), 0, (tile.values, first))
     for done in range(0, count, NUM_BLOCKS):
         end, scores = min(done + NUM_BLOCKS, count), address_of(tile.rooms.scores) + 4 * BLOCK_LEN * done
-        if tile.layer.integers[ITEM_SIZE] == 2:
-            _score_rows(tile, stage_keys(tile, source, done), (0, end - done), scores)
-        else:
+        if tile.layer.integers[FORMAT] == FLOAT32:
             _score_rows(tile, source, (done, end), scores)
+        else:
+            _score_rows(tile, stage_keys(tile, source, done), (0, end - done), scores)
     if tile.layer.numbers[SOFTCAP] > 0:
         for pair in range(tile.num_pairs):
             row = address_of(tile.rooms.scores) + 4 * pair * tile.score_width
             lanes.soft_cap(row, count, tile.layer.numbers[SOFTCAP])
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _columns(blocks: Blocks, first: int) -> Blocks:
     """The same blocks, from a column's bytes on."""
     return Blocks(
@@ -131,9 +125,8 @@ def _add_rows(tile: Tile, pairs: tuple[int, int], blocks: Blocks, keys: tuple[in
     """Add the weighted values of keys. pairs: a range of the tile's. keys: the place of the first block, and how many.
     weights: the address of those of the tile's first pair."""
     padded, sum_width = sum_widths(tile.layer.integers[VALUE_DIM])
-    score_step, (first, num_steps) = 4 * tile.score_width, keys
-    if tile.is_in_pairs:
-        num_steps = (num_steps + 1) // 2
+    score_step, (first, num_keys), is_in_pairs = 4 * tile.score_width, keys, tile.is_in_pairs
+    num_steps = (num_keys + 1) // 2 if is_in_pairs else num_keys
     pair, end = pairs
     while pair < end:
         rows = Rows(weights + pair * score_step, score_step)
@@ -141,34 +134,25 @@ def _add_rows(tile: Tile, pairs: tuple[int, int], blocks: Blocks, keys: tuple[in
         for column in range(0, padded, WIDE * LANES):
             sums = Rows(address_of(tile.rooms.sums) + 4 * (pair * sum_width + column), 4 * sum_width)
             part, is_wide = _columns(blocks, column), column + WIDE * LANES <= padded
-            if tile.is_in_pairs:
-                if is_some and is_wide:
-                    products.add_some_wide_pairs(rows, part, first, num_steps, sums)
-                elif is_some:
-                    products.add_some_narrow_pairs(rows, part, first, num_steps, sums)
-                elif is_wide:
-                    products.add_one_wide_pairs(rows, part, first, num_steps, sums)
-                else:
-                    products.add_one_narrow_pairs(rows, part, first, num_steps, sums)
-            elif is_some and is_wide:
-                products.add_some_wide(rows, part, first, num_steps, sums)
+            if is_some and is_wide:
+                products.add_some_wide(rows, part, first, num_steps, is_in_pairs, sums)
             elif is_some:
-                products.add_some_narrow(rows, part, first, num_steps, sums)
+                products.add_some_narrow(rows, part, first, num_steps, is_in_pairs, sums)
             elif is_wide:
-                products.add_one_wide(rows, part, first, num_steps, sums)
+                products.add_one_wide(rows, part, first, num_steps, is_in_pairs, sums)
             else:
-                products.add_one_narrow(rows, part, first, num_steps, sums)
+                products.add_one_narrow(rows, part, first, num_steps, is_in_pairs, sums)
         pair += SOME if is_some else 1
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _weights_at(tile: Tile, place: int, done: int) -> Any:
     """The address of the first pair's weights. place: where the range begins in a line. done: keys of the range before
     these."""
     return address_of(tile.rooms.scores) + 4 * place + (2 if tile.is_in_pairs else 4) * done
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _add_values(tile: Tile, place: int, slots: tuple[int, int], is_last: bool) -> None:
     """Add the weighted values of slots that lie by position, a range's first ones. place: where the range begins in a
     line. is_last: whether the thread then goes on with its next keys."""
@@ -176,10 +160,12 @@ def _add_values(tile: Tile, place: int, slots: tuple[int, int], is_last: bool) -
     first, count = start // BLOCK_LEN, (end - start + BLOCK_LEN - 1) // BLOCK_LEN
     then = (tile.next_keys, 0) if is_last else (tile.keys, first + count)
     source = blocks_of(tile.values, (first, count), 4 * tile.layer.integers[VALUE_DIM], then)
-    for done in range(0, count, NUM_BLOCKS):
-        num_keys = min(end - start - done * BLOCK_LEN, NUM_BLOCKS * BLOCK_LEN)
+    is_staged = must_stage_values(tile)
+    at_once = NUM_BLOCKS if is_staged or tile.num_pairs > FEW else count  # many pairs find a few blocks in the L1 cache
+    for done in range(0, count, at_once):
+        num_keys = min(end - start - done * BLOCK_LEN, at_once * BLOCK_LEN)
         blocks, block = source, done
-        if must_stage_values(tile):
+        if is_staged:
             blocks, block = stage_values(tile, source, done, num_keys), 0
         weights = _weights_at(tile, place, done * BLOCK_LEN)
         _add_rows(tile, (0, tile.num_pairs), blocks, (block, num_keys), weights)

@@ -88,6 +88,18 @@ def _emit_fma(builder: Builder, total: Value, factor: Value, vector: Value) -> V
     return emit_call(builder, "fma", factor, vector, total)
 
 
+def _emit_either(builder: Builder, is_in_pairs: Value, emit_sums: Callable[[Product], None]) -> None:
+    """Sums by the one product or the other; where there are no pairs, no code for them."""
+    if not HAS_PAIRS:
+        emit_sums(_emit_fma)
+        return
+    with builder.if_else(is_in_pairs) as (with_pairs, otherwise):
+        with with_pairs:
+            emit_sums(emit_pair_product)
+        with otherwise:
+            emit_sums(_emit_fma)
+
+
 def _emit_step(
     builder: Builder, product: Product, sums: list[list[Value]], factors: list[Value], vectors: list[Value]
 ) -> None:
@@ -130,12 +142,17 @@ def _emit_targets(builder: Builder, rows: list[Value], num_rows: int, num_vector
     return [[emit_offset(builder, start, VECTOR_BYTES * place) for place in range(num_vectors)] for start in starts]
 
 
-def _score_kernel(product: Product, num_rows: int, num_blocks: int) -> Any:
-    """scores[r, 16 b + k] = scale * <query r, key k of block first + b>. A block has `num_steps` vectors."""
+def _score_kernel(num_rows: int, num_blocks: int) -> Any:
+    """scores[r, 16 b + k] = scale * <query r, key k of block first + b>. A block has `num_steps` vectors.
 
-    def score(_context: Any, queries: Any, blocks: Any, first: Any, num_steps: Any, scale: Any, scores: Any) -> Any:
+    is_in_pairs: of numbers or of keys, in queries, weights and blocks.
+    """
+
+    def score(
+        _context: Any, queries: Any, blocks: Any, first: Any, num_steps: Any, is_in_pairs: Any, scale: Any, scores: Any
+    ) -> Any:
         def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-            queries, blocks, first, num_steps, scale, scores = values
+            queries, blocks, first, num_steps, is_in_pairs, scale, scores = values
             blocks = cgutils.unpack_tuple(builder, blocks)
             places = [emit_offset(builder, first, number) for number in range(2 * num_blocks)]
             keys = [_emit_block(builder, blocks, place) for place in places[:num_blocks]]
@@ -143,77 +160,93 @@ def _score_kernel(product: Product, num_rows: int, num_blocks: int) -> Any:
             starts = _emit_starts(builder, cgutils.unpack_tuple(builder, queries), num_rows)
             zero = emit_constant(0.0)
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in keys] for _ in range(num_rows)]
-            with cgutils.for_range(builder, num_steps, intp=num_steps.type) as loop:
-                factors = [_emit_factor(builder, emit_address(builder, query, loop.index, 4)) for query in starts]
-                vectors = [emit_address(builder, key, loop.index, VECTOR_BYTES) for key in keys]
-                _emit_step(builder, product, sums, factors, vectors)
-                if product is _emit_fma:  # pairs are staged, and prefetched then
-                    for key in next_keys:
-                        emit_prefetch(builder, emit_address(builder, key, loop.index, VECTOR_BYTES))
+
+            def emit_sums(product: Product) -> None:
+                with cgutils.for_range(builder, num_steps, intp=num_steps.type) as loop:
+                    factors = [_emit_factor(builder, emit_address(builder, query, loop.index, 4)) for query in starts]
+                    vectors = [emit_address(builder, key, loop.index, VECTOR_BYTES) for key in keys]
+                    _emit_step(builder, product, sums, factors, vectors)
+                    if product is _emit_fma:  # pairs are staged, and prefetched then
+                        for key in next_keys:
+                            emit_prefetch(builder, emit_address(builder, key, loop.index, VECTOR_BYTES))
+
+            _emit_either(builder, is_in_pairs, emit_sums)
             targets = _emit_targets(builder, cgutils.unpack_tuple(builder, scores), num_rows, num_blocks)
             factor = emit_splat(builder, scale)
             for slot, target in zip(chain(*sums), chain(*targets), strict=True):
                 emit_store(builder, builder.fmul(builder.load(slot), factor), target)
             return context.get_dummy_value()
 
-        return types.void(queries, blocks, types.int64, types.int64, types.float32, scores), codegen
+        return types.void(queries, blocks, types.int64, types.int64, types.boolean, types.float32, scores), codegen
 
     return intrinsic(score)
 
 
-def _value_kernel(product: Product, num_rows: int, num_vectors: int) -> Any:
+def _value_kernel(num_rows: int, num_vectors: int) -> Any:
     """sums[r, c] += weight[r, k] * value[k, c], for 16 * `num_vectors` columns and `num_steps` keys or pairs of keys
     from block `first` on."""
-    per_block = BLOCK_LEN if product is _emit_fma else BLOCK_LEN // 2
 
-    def accumulate(_context: Any, weights: Any, blocks: Any, first: Any, num_steps: Any, sums: Any) -> Any:
+    def accumulate(
+        _context: Any, weights: Any, blocks: Any, first: Any, num_steps: Any, is_in_pairs: Any, sums: Any
+    ) -> Any:
         def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-            weights, blocks, first, num_steps, sums = values
+            weights, blocks, first, num_steps, is_in_pairs, sums = values
             weights, blocks, sums = (cgutils.unpack_tuple(builder, each) for each in (weights, blocks, sums))
-            starts, row_step = _emit_starts(builder, weights, num_rows), blocks[4]
+            starts = _emit_starts(builder, weights, num_rows)
             targets = _emit_targets(builder, sums, num_rows, num_vectors)
             slots = [
                 [cgutils.alloca_once_value(builder, emit_load(builder, target, VECTOR)) for target in row]
                 for row in targets
             ]
-            block_len = ir.Constant(num_steps.type, per_block)
-            num_blocks = builder.sdiv(emit_offset(builder, num_steps, per_block - 1), block_len)
-            with cgutils.for_range(builder, num_blocks, intp=num_steps.type) as block:
-                place = builder.add(first, block.index)
-                value = _emit_block(builder, blocks, place)
-                next_value = _emit_ahead(builder, blocks, emit_offset(builder, place, AHEAD))
-                done = builder.mul(block.index, block_len)
-                num_keys = emit_least(builder, builder.sub(num_steps, done), block_len)
-                with cgutils.for_range(builder, num_keys, intp=num_steps.type) as key:
-                    place = builder.add(done, key.index)
-                    factors = [_emit_factor(builder, emit_address(builder, weight, place, 4)) for weight in starts]
-                    row = builder.add(value, builder.mul(key.index, row_step))
-                    vectors = [emit_offset(builder, row, VECTOR_BYTES * place) for place in range(num_vectors)]
-                    _emit_step(builder, product, slots, factors, vectors)
-                    if product is _emit_fma:
-                        row = builder.add(next_value, builder.mul(key.index, row_step))
-                        for place in range(num_vectors):
-                            emit_prefetch(builder, emit_offset(builder, row, VECTOR_BYTES * place))
+
+            def emit_sums(product: Product) -> None:
+                _emit_weighted(builder, product, slots, starts, (blocks, first, num_steps))
+
+            _emit_either(builder, is_in_pairs, emit_sums)
             for slot, target in zip(chain(*slots), chain(*targets), strict=True):
                 emit_store(builder, builder.load(slot), target)
             return context.get_dummy_value()
 
-        return types.void(weights, blocks, types.int64, types.int64, sums), codegen
+        return types.void(weights, blocks, types.int64, types.int64, types.boolean, sums), codegen
 
     return intrinsic(accumulate)
 
 
-score_one, score_some = _score_kernel(_emit_fma, 1, NUM_BLOCKS), _score_kernel(_emit_fma, SOME, SOME_BLOCKS)
-score_last = _score_kernel(_emit_fma, SOME, SOME_BLOCKS // 2)
-add_one_wide, add_one_narrow = _value_kernel(_emit_fma, 1, WIDE), _value_kernel(_emit_fma, 1, NARROW)
-add_some_wide, add_some_narrow = _value_kernel(_emit_fma, SOME, WIDE), _value_kernel(_emit_fma, SOME, NARROW)
-# The same of pairs; where there are none, these are compiled but never called.
-_emit_pairs = emit_pair_product if HAS_PAIRS else _emit_fma
-score_one_pairs, score_some_pairs = (
-    _score_kernel(_emit_pairs, 1, NUM_BLOCKS),
-    _score_kernel(_emit_pairs, SOME, SOME_BLOCKS),
+def _emit_weighted(
+    builder: Builder,
+    product: Product,
+    slots: list[list[Value]],
+    starts: list[Value],
+    steps: tuple[list[Value], Value, Value],
+) -> None:
+    """slots[r][v] += the weighted values of `steps`: the blocks, the first one's place, and how many keys or pairs.
+    starts: the addresses of the rows' weights."""
+    blocks, first, num_steps = steps
+    row_step, per_block = blocks[4], BLOCK_LEN if product is _emit_fma else BLOCK_LEN // 2
+    block_len = ir.Constant(num_steps.type, per_block)
+    num_blocks = builder.sdiv(emit_offset(builder, num_steps, per_block - 1), block_len)
+    with cgutils.for_range(builder, num_blocks, intp=num_steps.type) as block:
+        place = builder.add(first, block.index)
+        value = _emit_block(builder, blocks, place)
+        next_value = _emit_ahead(builder, blocks, emit_offset(builder, place, AHEAD))
+        done = builder.mul(block.index, block_len)
+        num_keys = emit_least(builder, builder.sub(num_steps, done), block_len)
+        with cgutils.for_range(builder, num_keys, intp=num_steps.type) as key:
+            place = builder.add(done, key.index)
+            factors = [_emit_factor(builder, emit_address(builder, weight, place, 4)) for weight in starts]
+            row = builder.add(value, builder.mul(key.index, row_step))
+            vectors = [emit_offset(builder, row, VECTOR_BYTES * place) for place in range(len(slots[0]))]
+            _emit_step(builder, product, slots, factors, vectors)
+            if product is _emit_fma:
+                row = builder.add(next_value, builder.mul(key.index, row_step))
+                for place in range(len(slots[0])):
+                    emit_prefetch(builder, emit_offset(builder, row, VECTOR_BYTES * place))
+
+
+score_one, score_some, score_last = (
+    _score_kernel(1, NUM_BLOCKS),
+    _score_kernel(SOME, SOME_BLOCKS),
+    _score_kernel(SOME, SOME_BLOCKS // 2),
 )
-score_last_pairs = _score_kernel(_emit_pairs, SOME, SOME_BLOCKS // 2)
-add_one_wide_pairs, add_one_narrow_pairs = _value_kernel(_emit_pairs, 1, WIDE), _value_kernel(_emit_pairs, 1, NARROW)
-add_some_wide_pairs = _value_kernel(_emit_pairs, SOME, WIDE)
-add_some_narrow_pairs = _value_kernel(_emit_pairs, SOME, NARROW)
+add_one_wide, add_one_narrow = _value_kernel(1, WIDE), _value_kernel(1, NARROW)
+add_some_wide, add_some_narrow = _value_kernel(SOME, WIDE), _value_kernel(SOME, NARROW)

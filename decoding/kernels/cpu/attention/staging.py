@@ -1,7 +1,7 @@
 """Keys and values in the form that products read: of the cache as they lie there, or staged in scratch.
 
-Staged are values of odd widths, and all of bfloat16: widened, or in pairs, keys as [D / 2, 16, 2] and values as
-[keys / 2, V, 2], with a 0 for what is missing of the last pair.
+Staged are values of odd widths, and all that is not float32: widened, or bfloat16 in pairs, keys as [D / 2, 16, 2] and
+values as [keys / 2, V, 2], with a 0 for what is missing of the last pair.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import numba as nb
 import numpy as np
 
 from decoding.kernels.cpu import halves, lanes
-from decoding.kernels.cpu.attention.call_table import ITEM_SIZE, KEY_DIM, VALUE_DIM
+from decoding.kernels.cpu.attention.call_table import FORMAT, KEY_DIM, VALUE_DIM
+from decoding.kernels.cpu.attention.formats import FLOAT32, item_size, row_width, widen_keys, widen_values
 from decoding.kernels.cpu.attention.products import NUM_BLOCKS, Blocks, Plane
 from decoding.kernels.cpu.attention.tile import Tile
 from decoding.kernels.cpu.attention.tile_scratch import address_of, round_up, sum_widths
@@ -74,15 +75,15 @@ def _stage_pairs(address: int, shape: tuple[int, int], ahead: int, target: int) 
 
 @nb.njit(cache=True)
 def stage_keys(tile: Tile, source: Blocks, first: int) -> Blocks:
-    """Up to `NUM_BLOCKS` blocks of bfloat16 keys from place `first` on."""
-    width = tile.layer.integers[KEY_DIM]
+    """Up to `NUM_BLOCKS` blocks of keys from place `first` on, which are not float32."""
+    width, kind = tile.layer.integers[KEY_DIM], tile.layer.integers[FORMAT]
     num_steps = (width + 1) // 2 if tile.is_in_pairs else width
     count, step = min(source.last + 1 - first, NUM_BLOCKS), num_steps * VECTOR_BYTES
     for place in range(count):
         address, target = _address(source, first + place), address_of(tile.rooms.staged) + step * place
         ahead = _ahead(source, first + place + NUM_BLOCKS)
         if not tile.is_in_pairs:
-            lanes.widen(address, ahead, width, target)
+            widen_keys(kind, address, ahead, width, target)
         else:
             _stage_pairs(address, (width, LANES), ahead, target)
     return _staged(tile, count, step, 0)
@@ -91,20 +92,20 @@ def stage_keys(tile: Tile, source: Blocks, first: int) -> Blocks:
 @nb.njit(cache=True)
 def stage_values(tile: Tile, source: Blocks, first: int, num_keys: int) -> Blocks:
     """The blocks of `num_keys` values, of which there are up to `NUM_BLOCKS`, from place `first` on."""
-    width, item = tile.layer.integers[VALUE_DIM], tile.layer.integers[ITEM_SIZE]
+    width, kind = tile.layer.integers[VALUE_DIM], tile.layer.integers[FORMAT]
     raw, count = address_of(tile.rooms.raw), round_up(num_keys, BLOCK_LEN) // BLOCK_LEN
     step = (2 if tile.is_in_pairs else 4) * width * BLOCK_LEN
     for place in range(count):
         address, target = _address(source, first + place), address_of(tile.rooms.staged) + step * place
         ahead = _ahead(source, first + place + NUM_BLOCKS)
-        if item == 4:
+        if width % LANES and kind != FLOAT32:  # a row's last vector must not be read beyond the plane
+            lanes.copy_bytes(raw, address, row_width(kind, width) * item_size(kind) * BLOCK_LEN)
+            address = raw
+        if kind == FLOAT32:
             lanes.copy_bytes(target, address, step)
         elif not tile.is_in_pairs:
-            lanes.widen(address, ahead, width, target)
+            widen_values(kind, address, ahead, (BLOCK_LEN, width), target)
         else:
-            if width % LANES:
-                lanes.copy_bytes(raw, address, 2 * width * BLOCK_LEN)
-                address = raw
             _stage_pairs(address, (min(num_keys - place * BLOCK_LEN, BLOCK_LEN), width), ahead, target)
     return _staged(tile, count, step, 4 * width)
 
@@ -112,20 +113,24 @@ def stage_values(tile: Tile, source: Blocks, first: int, num_keys: int) -> Block
 @nb.njit(cache=True)
 def stage_path(tile: Tile, first: int, num_keys: int) -> Blocks:
     """The values of a path's slots, `num_keys` of them from place `first` on."""
-    width, item = tile.layer.integers[VALUE_DIM], tile.layer.integers[ITEM_SIZE]
-    raw, staged = address_of(tile.rooms.raw), address_of(tile.rooms.staged)
+    width, kind = tile.layer.integers[VALUE_DIM], tile.layer.integers[FORMAT]
+    raw, staged, size = (
+        address_of(tile.rooms.raw),
+        address_of(tile.rooms.staged),
+        row_width(kind, width) * item_size(kind),
+    )
     for key in range(0, num_keys, BLOCK_LEN):
         count = min(num_keys - key, BLOCK_LEN)
         for row in range(count):
             block, place = divmod(tile.rooms.path[first + key + row], BLOCK_LEN)
-            address = tile.values.base + np.int64(tile.table[block]) * tile.values.block_step + place * width * item
-            lanes.copy_bytes(raw + row * width * item, address, width * item)
-        if item == 4:
-            lanes.copy_bytes(staged + 4 * width * key, raw, 4 * width * count)
+            address = tile.values.base + np.int64(tile.table[block]) * tile.values.block_step + place * size
+            lanes.copy_bytes(raw + row * size, address, size)
+        if kind == FLOAT32:
+            lanes.copy_bytes(staged + 4 * width * key, raw, size * count)
         elif tile.is_in_pairs:
             _stage_pairs(raw, (count, width), raw, staged + 2 * width * key)
         else:
-            lanes.widen(raw, raw, round_up(width * count, LANES) // LANES, staged + 4 * width * key)
+            widen_values(kind, raw, raw, (count, width), staged + 4 * width * key)
     step = (2 if tile.is_in_pairs else 4) * width * BLOCK_LEN
     return _staged(tile, NUM_BLOCKS, step, 4 * width)
 
@@ -133,4 +138,4 @@ def stage_path(tile: Tile, first: int, num_keys: int) -> Blocks:
 @nb.njit(cache=True)
 def must_stage_values(tile: Tile) -> bool:
     width = tile.layer.integers[VALUE_DIM]
-    return tile.layer.integers[ITEM_SIZE] == 2 or width != sum_widths(width)[0]
+    return tile.layer.integers[FORMAT] != FLOAT32 or width != sum_widths(width)[0]

@@ -1,4 +1,4 @@
-"""Moves numbers between the model's tensors, the cache and scratch, each of which is float32 or bfloat16."""
+"""Moves numbers between the model's tensors and scratch, each float32 or bfloat16, and the cache, of any format."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from decoding.kernels.cpu import lanes
 from decoding.kernels.cpu.attention.call_table import (
+    FORMAT,
     GROUP,
     ITEM,
-    ITEM_SIZE,
     KEY,
     KEY_DIM,
     KEY_HEAD,
@@ -28,13 +28,26 @@ from decoding.kernels.cpu.attention.call_table import (
     VALUE_ROW,
     VALUES,
 )
+from decoding.kernels.cpu.attention.formats import (
+    E4M3,
+    FLOAT16,
+    FP8,
+    HALF,
+    INT8,
+    NO_NUMBER,
+    float_of,
+    item_size,
+    round_small,
+    row_width,
+    scale_of,
+)
 from decoding.kernels.cpu.attention.products import SOME
 from decoding.kernels.cpu.attention.step_table import Table
 from decoding.kernels.cpu.attention.tile import Tile
 from decoding.kernels.cpu.attention.tile_scratch import address_of, fill, round_up, sum_widths
 from decoding.kernels.cpu.attention.weights import finish
 from decoding.kernels.cpu.lanes import LANES
-from decoding.kernels.layout import BLOCK_LEN
+from decoding.kernels.layout import BLOCK_LEN, SCALE_BYTES, SCALED
 
 
 @nb.njit(cache=True)
@@ -54,20 +67,61 @@ def _copy_number(source: int, from_item: int, target: int, to_item: int) -> None
 
 
 @nb.njit(cache=True)
+def _number_at(source: int, item: int) -> Any:
+    """A float32 or bfloat16 as float32."""
+    return float_of(lanes.load_word(source) if item == 4 else np.uint32(lanes.load_half(source)) << np.uint32(16))
+
+
+@nb.njit(cache=True)
+def _store_scaled(source: int, item: int, width: int, target: int, step: int) -> None:
+    """Write codes of int8, then the bytes of their scales."""
+    place = target + step * width
+    for first in range(0, width, SCALED):
+        end, largest, is_finite = min(first + SCALED, width), np.float32(0), True
+        for column in range(first, end):
+            size = abs(_number_at(source + item * column, item))
+            is_finite &= size < np.float32(np.inf)
+            largest = max(largest, size)
+        bits = scale_of(largest) if is_finite else NO_NUMBER
+        scale = float_of(bits << 16)
+        for column in range(first, end):
+            code = np.rint(_number_at(source + item * column, item) / scale) if scale > 0 else np.float32(0)
+            lanes.store_byte(target + step * column, np.uint8(np.int32(code)))
+        for byte in range(SCALE_BYTES):
+            lanes.store_byte(place + step * byte, np.uint8((bits >> (8 * byte)) & 255))
+        place += step * SCALE_BYTES
+
+
+@nb.njit(cache=True)
+def _store_row(source: int, item: int, width: int, target: int, step: int, kind: int) -> None:
+    """Write a row of `width` numbers of `item` bytes to columns that are `step` bytes apart."""
+    if kind == INT8:
+        _store_scaled(source, item, width, target, step)
+    else:
+        for column in range(width):
+            place, number = target + step * column, source + item * column
+            if kind == FLOAT16:
+                lanes.store_half(place, np.uint16(round_small(_number_at(number, item), HALF)))
+            elif kind == FP8:
+                lanes.store_byte(place, np.uint8(round_small(_number_at(number, item), E4M3)))
+            else:
+                _copy_number(number, item, place, item_size(kind))
+
+
+@nb.njit(cache=True)
 def store_head(call: Table, layer: Table, write_slots_M: Table, head: int) -> None:
     """Write the step's keys and values of one kv head to their slots."""
-    given, item, key_dim, value_dim = call[ITEM], layer[ITEM_SIZE], layer[KEY_DIM], layer[VALUE_DIM]
+    given, kind, key_dim, value_dim = call[ITEM], layer[FORMAT], layer[KEY_DIM], layer[VALUE_DIM]
+    item, key_width, value_width = item_size(kind), row_width(kind, key_dim), row_width(kind, value_dim)
     for row in range(len(write_slots_M)):
         block, place = divmod(write_slots_M[row], BLOCK_LEN)
         first = (block * layer[NUM_KV_HEADS] + head) * BLOCK_LEN
         source = call[KEY] + head * call[KEY_HEAD] + row * call[KEY_ROW]
-        target = layer[KEYS] + (first * key_dim + place) * item
-        for column in range(key_dim):
-            _copy_number(source + given * column, given, target + item * BLOCK_LEN * column, item)
+        target = layer[KEYS] + (first * key_width + place) * item
+        _store_row(source, given, key_dim, target, item * BLOCK_LEN, kind)
         source = call[VALUE] + head * call[VALUE_HEAD] + row * call[VALUE_ROW]
-        target = layer[VALUES] + (first + place) * value_dim * item
-        for column in range(value_dim):
-            _copy_number(source + given * column, given, target + item * column, item)
+        target = layer[VALUES] + (first + place) * value_width * item
+        _store_row(source, given, value_dim, target, item, kind)
 
 
 @nb.njit(cache=True)

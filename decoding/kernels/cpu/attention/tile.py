@@ -8,8 +8,8 @@ import numba as nb
 
 from decoding.kernels.cpu.attention.call_table import (
     CHUNK,
+    FORMAT,
     GROUP,
-    ITEM_SIZE,
     KEY_DIM,
     KEYS,
     NUM_KV_HEADS,
@@ -18,6 +18,7 @@ from decoding.kernels.cpu.attention.call_table import (
     WINDOW,
     LayerTable,
 )
+from decoding.kernels.cpu.attention.formats import BFLOAT16, item_size, row_width
 from decoding.kernels.cpu.attention.products import HAS_PAIRS, Plane
 from decoding.kernels.cpu.attention.step_table import (
     FIRST_BLOCK,
@@ -66,9 +67,9 @@ class Tile(NamedTuple):
 
 @nb.njit(cache=True)
 def _plane(layer: Table, plane: int, head: int, table: IntArray) -> Plane:
-    """A head's part of a plane [B, H, 16 x width]."""
-    width = layer[KEY_DIM] if plane == KEYS else layer[VALUE_DIM]
-    size = BLOCK_LEN * width * layer[ITEM_SIZE]
+    """A head's part of a plane [B, H, 16 rows]."""
+    width = row_width(layer[FORMAT], layer[KEY_DIM] if plane == KEYS else layer[VALUE_DIM])
+    size = BLOCK_LEN * width * item_size(layer[FORMAT])
     return Plane(address_of(table), layer[plane] + head * size, layer[NUM_KV_HEADS] * size)
 
 
@@ -90,7 +91,7 @@ def make_tile(layer: LayerTable, step: StepTable, task: tuple[int, int, int], nu
         segment[NUM_WRITTEN],
         segment[PREFIX_LEN],
         is_chain,
-        HAS_PAIRS and integers[ITEM_SIZE] == 2,
+        HAS_PAIRS and integers[FORMAT] == BFLOAT16,
         table,
         step.parents_P[segment[FIRST_NODE] :],
         step.positions_P[segment[FIRST_NODE] :],

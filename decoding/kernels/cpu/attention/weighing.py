@@ -68,7 +68,7 @@ def follow_paths(tile: Tile, first: int) -> int:
     return end
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _hide(tile: Tile, first: int, keys: tuple[int, int]) -> None:
     """Set to minus infinity the scores of positions that a pair's row may not see, and of those after the last."""
     scores, (start, end) = tile.rooms.scores, keys
@@ -82,7 +82,7 @@ def _hide(tile: Tile, first: int, keys: tuple[int, int]) -> None:
         fill(scores, line + max(last + 1, start), line + end, NEVER)
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def weigh(tile: Tile, first: int, keys: tuple[int, int]) -> None:
     """Turn the scores of positions into weights. first: the position whose scores begin the lines. keys: the range, of
     one `RANGE`."""
