@@ -102,6 +102,7 @@ def test_every_field_crosses_the_socket_unchanged() -> None:
         priority=3,
         prediction=[4],
         resumed=[99],
+        pooling="mean",
     )
     assert all(getattr(submit, field.name) != field.default for field in msgspec.structs.fields(Submit))
     (received,) = arrived(call_of([submit]))
