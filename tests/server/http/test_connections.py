@@ -344,7 +344,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 from server.config import ServerSettings
 from server.process.runner import run
 from tests.server.servers import FAKE_WORKER
-sys.exit(run(ServerSettings(model={model!r}, port={port}, drain_seconds=0), FAKE_WORKER))
+sys.exit(run(ServerSettings(model={model!r}, port={port}, drain_seconds=0), command=FAKE_WORKER))
 """
 
 
