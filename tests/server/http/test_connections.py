@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 from server.config import ServerSettings
 from server.http.connections import WAITING_BYTES, ConnectionBook, ConnectionLimits, GuardedProtocol
 from server.http.repeated_lines import KINDS, SECONDS, OnceAMinute
+from server.process.runner import http_config
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -189,6 +190,11 @@ def test_a_reply_may_take_longer_than_its_request(strict: RunningServer) -> None
             reply += connection.recv(65536)
         connection.sendall(HEALTH[10:])
         assert answered(connection)
+
+
+def test_clients_and_balancers_close_a_silent_connection_first(patient: RunningServer) -> None:
+    """A request that is sent while the server closes is lost."""
+    assert http_config(patient.service).timeout_keep_alive > 60
 
 
 def test_silent_connections_make_room_for_later_ones_of_their_address_first(patient: RunningServer) -> None:
