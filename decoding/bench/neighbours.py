@@ -21,9 +21,9 @@ from rich.console import Console
 from decoding.bench.machine import describe_machine
 from decoding.bench.options import floats, names, positive
 from decoding.bench.peers.gate import IdleGate, MachineBusy
-from decoding.bench.peers.loaded import load_both
-from decoding.bench.peers.peer_process import PeerAnswer, PeerFailed, PeerProcess, PeerTask
-from decoding.bench.peers.rounds import OURS, PLAIN
+from decoding.bench.peers.loaded import load_both, plain_task, random_prompt
+from decoding.bench.peers.peer_process import PeerAnswer, PeerFailed, PeerProcess
+from decoding.bench.peers.rounds import OURS
 from decoding.bench.tables.table import UNKNOWN, Table
 
 PROMPT_LEN, REPLY_LEN, SHORT_LEN = 16, 32, 8  # tokens; a short reply's speed tells whether the full rate is back
@@ -168,8 +168,7 @@ def _ask_of(process: PeerProcess) -> Ask:
     rng = Random(0)
 
     def ask(num_tokens: int) -> PeerAnswer:
-        prompt = [rng.randrange(3, 1000) for _ in range(PROMPT_LEN)]
-        return process.answer(PeerTask(prompt=prompt, max_tokens=num_tokens, end_tokens=[], drafting=PLAIN))
+        return process.answer(plain_task(random_prompt(rng, PROMPT_LEN), num_tokens))
 
     return ask
 

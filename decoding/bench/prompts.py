@@ -20,14 +20,13 @@ from rich.console import Console
 from decoding.bench.machine import describe_machine
 from decoding.bench.options import names, positive
 from decoding.bench.peers.gate import IdleGate, MachineBusy
-from decoding.bench.peers.loaded import LLAMA, load_both
-from decoding.bench.peers.peer_process import PeerFailed, PeerTask
-from decoding.bench.peers.rounds import OURS, PLAIN, ratio
+from decoding.bench.peers.loaded import LLAMA, load_both, plain_task, random_prompt
+from decoding.bench.peers.peer_process import PeerFailed
+from decoding.bench.peers.rounds import OURS, ratio
 from decoding.bench.tables.table import UNKNOWN, Table
 
 LENGTHS = ("600", "2400", "9000")
 WARM_UP = 64  # tokens
-LOWEST, HIGHEST = 3, 1000  # token ids, which any vocabulary has
 LIMIT = 3600.0  # seconds for one prompt
 
 Prompt = Callable[[list[int]], float]  # runs one, and returns the seconds up to its first token
@@ -46,19 +45,15 @@ def measure(engines: dict[str, Prompt], lengths: Sequence[int], rounds: int, gat
     found = {(peer, length): Rates(peer=peer, num_tokens=length) for length, peer in product(lengths, engines)}
     rng = Random(0)
     for run in engines.values():
-        run(_prompt(rng, WARM_UP))
+        run(random_prompt(rng, WARM_UP))
     for _ in range(rounds):
         for length in lengths:
-            prompt, order = _prompt(rng, length), list(engines)
+            prompt, order = random_prompt(rng, length), list(engines)
             rng.shuffle(order)
             for peer in order:
                 gate.wait()
                 found[peer, length].rates.append(length / engines[peer](prompt))
     return list(found.values())
-
-
-def _prompt(rng: Random, length: int) -> list[int]:
-    return [rng.randrange(LOWEST, HIGHEST) for _ in range(length)]
 
 
 def table(found: Sequence[Rates]) -> Table:
@@ -107,8 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             def runner(peer: str) -> Prompt:
                 def run(prompt: list[int]) -> float:
-                    task = PeerTask(prompt=prompt, max_tokens=1, end_tokens=[], drafting=PLAIN)
-                    return loaded[peer].answer(task, LIMIT).first_seconds
+                    return loaded[peer].answer(plain_task(prompt, 1), LIMIT).first_seconds
 
                 return run
 

@@ -12,6 +12,7 @@ import torch
 
 from decoding.kernels.gpu.card import num_processors
 from decoding.kernels.gpu.products import Operands, add_parts, multiply
+from decoding.kernels.gpu.toolchain import NO_FUSION
 from decoding.kernels.layout import HALF_TILE
 
 # Shape suffixes: M rows, I input width, O output width, P parts.
@@ -20,7 +21,6 @@ PROGRAMS_EACH = 2  # for each of the device's multiprocessors, that read weights
 INTERPRETED_PROCESSORS = 4
 LEAST_PART, MOST_PARTS = 512, 16  # inputs of a part; parts of a layer
 ADDED = 512  # numbers that one program adds up
-NO_FUSION = {"enable_fp_fusion": False}  # so that the kernels' sums round alike
 
 
 class ProductTile(NamedTuple):

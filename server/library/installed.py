@@ -6,6 +6,7 @@ Invariant: what is listed can be served without a network; a repository without 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -140,10 +141,9 @@ def _files_of(repo: str) -> Iterator[Path]:
 
 def _remove_repo(repo: str) -> int:
     """Remove all that the cache has of a repository, what broken pulls left included."""
-    from huggingface_hub import scan_cache_dir
-
-    cache = scan_cache_dir()
-    repos = [each for each in cache.repos if (each.repo_id, each.repo_type) == (repo, "model")]
-    strategy = cache.delete_revisions(*(revision.commit_hash for each in repos for revision in each.revisions))
-    strategy.execute()
-    return int(strategy.expected_freed_size)
+    snapshot = cached_snapshot(repo, None)
+    assert snapshot is not None, repo
+    folder = snapshot.parents[1]
+    freed = sum(path.stat().st_size for path in (folder / "blobs").iterdir())
+    shutil.rmtree(folder)
+    return freed

@@ -167,7 +167,8 @@ class Loader:
             self._failed_at.pop(model, None)
         elif model not in self._failed_at:
             self._failed_at[model] = time.monotonic()
-            LOG.error("The model %s cannot be served: %s.", model.name, status.sentence.rstrip("."))
+            if len(self._models) > 1:  # else what the server ends with says so
+                LOG.error("The model %s cannot be served: %s.", model.name, status.sentence.rstrip("."))
 
     def _require_pause_over(self, model: Model) -> None:
         """Raise ApiError while it is too early to load a model again that has failed."""

@@ -207,7 +207,7 @@ def test_the_command_of_a_pod_answers_its_probes_has_its_metrics_and_ends_when_t
                 scale = (FOLDER / "components/keda/scale.yaml").read_text()
                 named = set(re.findall(r"\bgander_\w+", scale))
                 assert named == {"gander_waiting", "gander_slots_used", "gander_slots"}
-                assert all(f"\n{name} " in text for name in named)
+                assert all(f"\n{name}{{model_name=" in text for name in named)
                 assert metrics_of_rules() <= set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
         finally:
             process.send_signal(signal.SIGTERM)

@@ -25,7 +25,7 @@ os.dup2(int(sys.argv[1]), 3)
 os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
 from server.config import ServerSettings
 from server.process.runner import run
-sys.exit(run(ServerSettings(model=sys.argv[2], drain_delay=0, standby=False), sys.argv[3:]))
+sys.exit(run(ServerSettings(model=sys.argv[2], drain_delay=0, standby=False), command=sys.argv[3:]))
 """
 
 

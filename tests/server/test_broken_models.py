@@ -17,7 +17,7 @@ from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.start import load_engine
 from decoding.errors import GanderError, RequestRejected
 from server.config import ServerSettings
-from server.service import load_prompts
+from server.models.prompt_files import load_prompts
 from tests.asking import ask
 from tests.server.broken_models import TYPES, break_at_random, make_whole
 

@@ -15,6 +15,7 @@ def test_every_engine_option_is_a_setting_with_the_same_default() -> None:
     options = {option.name for option in fields(EngineConfig)} - {
         "place",
         "kept_slots",
+        "models",
     }  # what the server tells each worker
     assert options <= set(ServerSettings.model_fields)
 

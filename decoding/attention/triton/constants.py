@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from decoding.attention.triton.tiles import Tile, padded_width
 from decoding.core.layer import LayerSpec
+from decoding.kernels.gpu.toolchain import NO_FUSION
 
 
 class Constants(NamedTuple):
@@ -21,8 +22,7 @@ class Constants(NamedTuple):
 
 def constants_of(layer: LayerSpec, tile: Tile, kind: int, num_kinds: int) -> Constants:
     """The constants of one layer. kind: the number of the work list that the layer follows, of `num_kinds`."""
-    options = {"enable_fp_fusion": True}
-    values = {"VALUE_DIM": layer.value_dim, "VALUE_WIDTH": padded_width(layer.value_dim)} | options
+    values = {"VALUE_DIM": layer.value_dim, "VALUE_WIDTH": padded_width(layer.value_dim)} | NO_FUSION
     heads = values | {
         "NUM_KV_HEADS": layer.num_kv_heads,
         "KEY_DIM": layer.key_dim,

@@ -27,6 +27,7 @@ from decoding.kernels.gpu.moves import move
 from decoding.kernels.gpu.products import Operands, add_parts, mean, multiply
 from decoding.kernels.gpu.rows import gate, normalise, rotate_and_store
 from decoding.kernels.gpu.sampling import draw, edit, scan, walk
+from decoding.kernels.gpu.toolchain import NO_FUSION
 from decoding.model.experts.device_experts import added_in, chosen_in, expert_tile, laid_in
 from decoding.model.layers.device_layer import Norm, gated_in, normalised_in, rotated_in
 from decoding.sampling.device.launch import BLOCK, ENTRIES, FEWEST_NODES
@@ -34,7 +35,6 @@ from decoding.weights.device_products import (
     ADDED,
     LEAST_PART,
     MOST_PARTS,
-    NO_FUSION,
     ProductTile,
     packing_of,
     product_tile,

@@ -21,12 +21,13 @@ PRODUCTS = ("tcgen05.mma", "wgmma.mma_async", "mma.sync")
 
 class Compiled(NamedTuple):
     """A kernel's resources: registers of a thread, spilled bytes, bytes of shared memory, and its instruction for
-    matrix products."""
+    matrix products; and its machine code, an ELF file."""
 
     registers: int
     spilled: int
     shared: int
     product: str
+    cubin: bytes
 
 
 def compile_for(source: ASTSource, capability: int, options: Mapping[str, Any]) -> Compiled:
@@ -34,7 +35,7 @@ def compile_for(source: ASTSource, capability: int, options: Mapping[str, Any]) 
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(options))
     registers, spilled = _resources(made.asm["cubin"])
     products = [name for name in PRODUCTS if name in made.asm["ptx"]]
-    return Compiled(registers, spilled, made.metadata.shared, products[0] if products else "fma")
+    return Compiled(registers, spilled, made.metadata.shared, products[0] if products else "fma", made.asm["cubin"])
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Our engine and llama.cpp with one model, each in its own process, for benchmarks that ask both the same."""
+"""Our engine and llama.cpp with one model, each in its own process, and what benchmarks ask both of them alike."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 
 from decoding.bench.peers.options import ADAPTERS, GGUF
-from decoding.bench.peers.peer_process import PeerFailed, PeerOptions, PeerProcess
-from decoding.bench.peers.rounds import OURS
+from decoding.bench.peers.peer_process import PeerFailed, PeerOptions, PeerProcess, PeerTask
+from decoding.bench.peers.rounds import OURS, PLAIN
 from decoding.process.machine import cores
 
 LLAMA = "llama.cpp"
+LOWEST, HIGHEST = 3, 1000  # token ids, which any vocabulary has
 
 
 def load_both(
@@ -50,3 +52,12 @@ def load_both(
                 raise
             say(f"{peer} is left out: {error}")
     return loaded
+
+
+def random_prompt(rng: Random, length: int) -> list[int]:
+    return [rng.randrange(LOWEST, HIGHEST) for _ in range(length)]
+
+
+def plain_task(prompt: list[int], num_tokens: int) -> PeerTask:
+    """So many tokens, drafted by nobody and ended by none of them."""
+    return PeerTask(prompt=prompt, max_tokens=num_tokens, end_tokens=[], drafting=PLAIN)

@@ -5,7 +5,8 @@
 A row is a token. Softmax is in base 2. All that changes from step to step is read on the device, so grids depend only
 on the padded number of rows.
 Invariant: a row's keys are added up in order of their positions, in ranges and blocks that begin at the same positions
-whatever is beside it. So it has the same bits in a tree, in a chain, and in any batch.
+whatever is beside it, each by the same operations: what is fused is written so, and the compiler fuses nothing. So it
+has the same bits in a tree, in a chain, and in any batch.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -149,16 +150,17 @@ def _meet(
         keys_DN = tl.load(keys + place_DN)
     else:
         keys_DN = tl.load(keys + place_DN, mask=(column_D < KEY_DIM)[:, None], other=0.0)
-    scores_MN = tl.dot(query_MD, keys_DN, input_precision="ieee") * scaling
+    scores_MN = tl.dot(query_MD, keys_DN, input_precision="ieee")
     if SOFTCAP > 0:
-        scores_MN = _soft_capped(scores_MN, SOFTCAP) * LOG2_E
+        scores_MN = _soft_capped(scores_MN * scaling, SOFTCAP)
+    factor = LOG2_E if SOFTCAP > 0 else scaling
     if IS_TAIL:
         scores_MN = tl.where(position_N[None, :] <= position_M[:, None], scores_MN, NEVER)
     if HAS_LOW:
         scores_MN = tl.where(position_N[None, :] >= low_M[:, None], scores_MN, NEVER)
-    new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1))
+    new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1) * factor)
     safe_M = tl.where(new_top_M == NEVER, 0.0, new_top_M) if IS_TAIL or HAS_LOW else new_top_M
-    weights_MN = tl.exp2(scores_MN - safe_M[:, None])
+    weights_MN = tl.exp2(tl.fma(scores_MN, tl.full(scores_MN.shape, factor, tl.float32), -safe_M[:, None]))
     shrink_M = tl.exp2(top_M - safe_M)
     place_NV = ((plane_N * SLOTS + key_N % SLOTS) * VALUE_DIM)[:, None] + column_V[None, :]
     if IS_TAIL:  # unwritten slots may hold NaN, which stays NaN when multiplied by a weight of zero

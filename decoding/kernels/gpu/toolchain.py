@@ -17,6 +17,10 @@ PyMODINIT_FUNC PyInit_gander_probe(void) { return PyModule_Create(&described); }
 """
 
 
+# An option of kernels whose bits are promised: the compiler fuses no sum with a product, where its surroundings decide.
+NO_FUSION = {"enable_fp_fusion": False}
+
+
 @lru_cache
 def why_no_triton() -> str | None:
     """Why Triton cannot launch kernels, to continue a sentence; None if it can, as far as a machine without a GPU can

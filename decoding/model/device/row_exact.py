@@ -14,8 +14,9 @@ import torch.nn.functional as F
 import triton
 
 from decoding.kernels.gpu.products import mean
+from decoding.kernels.gpu.toolchain import NO_FUSION
 from decoding.model.replacing.replacer import Replacements
-from decoding.weights.device_products import NO_FUSION, linear
+from decoding.weights.device_products import linear
 
 
 def mean_of(input: torch.Tensor) -> torch.Tensor:

@@ -17,12 +17,13 @@ from torch import nn
 from decoding.errors import PartRefused
 from decoding.kernels.gpu.experts import add_chosen, lay_tiles, multiply_chosen
 from decoding.kernels.gpu.products import Operands
+from decoding.kernels.gpu.toolchain import NO_FUSION
 from decoding.model.experts.gates import gate_of
 from decoding.model.experts.reading import check_experts, has_known_form
 from decoding.model.experts.separate import attach, experts_of, is_mixture, own_forward, serve_here
 from decoding.model.replacing.replacer import Calls, Place, Rule
 from decoding.model.seam import running_plan
-from decoding.weights.device_products import NO_FUSION, ProductTile, packing_of, product_tile
+from decoding.weights.device_products import ProductTile, packing_of, product_tile
 from decoding.weights.linear import held_by
 
 # Shape suffixes: X experts, M rows, K experts of a row, P pairs of a row and one of its experts, E model width, N inner

@@ -22,9 +22,9 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.step_tensors import StepTensors
 from decoding.core.layer import LayerSpec
 from decoding.kernels.gpu.rows import gate, normalise, rotate_and_store
+from decoding.kernels.gpu.toolchain import NO_FUSION
 from decoding.model.layers.form import StandIn
 from decoding.model.seam import Seam
-from decoding.weights.device_products import NO_FUSION
 
 # Shape suffixes: M rows, E model width, N inner width, O outputs, I input width, H query heads, D key width.
 Products = Callable[[torch.Tensor], Sequence[torch.Tensor]]  # of rows [M, I], by several layers: [M, O] each

@@ -20,12 +20,12 @@ from tests.models import VOCAB_SIZE, tiny
 
 def test_a_text_is_scored_over_each_type_as_the_model_scores_it() -> None:
     config = EngineConfig(max_model_len=CHUNK + 200, threads=1)
-    model = TargetModel.from_model(tiny("llama"), config)
+    model = TargetModel.from_model(tiny("llama", max_position_embeddings=1024), config)
     draws = np.random.default_rng(0).integers(3, VOCAB_SIZE, (2, CHUNK + 100))  # the second chunk is short
     nats = 0.0
     for window in draws:
         with torch.inference_mode():
-            logits_1TV = tiny("llama")(torch.from_numpy(window)[None]).logits
+            logits_1TV = tiny("llama", max_position_embeddings=1024)(torch.from_numpy(window)[None]).logits
         nats += float(cross_entropy(logits_1TV[0, :-1], torch.from_numpy(window[1:]), reduction="sum"))
     page = score(model, draws.tolist(), FORMATS)
     num_scored = 2 * (CHUNK + 99)

@@ -108,7 +108,7 @@ def test_an_embedding_and_a_head_are_of_it(is_tied: bool, tmp_path: Path) -> Non
 @pytest.mark.parametrize("model_type", SHAPES)
 def test_a_model_of_it_is_exact_with_experts_of_it_too(model_type: str, tmp_path: Path) -> None:
     path = written(tmp_path, model_type)
-    assert (4, 32) in packed_kinds(config(path))
+    assert (4, 32, 2) in packed_kinds(config(path))
     model = TargetModel.load(config(path), silent)
     kinds = [matrix.kind.name for matrix in matrices_in(model._model)]
     assert kinds.count(THREE_BITS.name) > (8 if model_type == "llama" else 20)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from decoding.weights.numbers.onednn_floats import OneDnnFloats, can_pack
+from decoding.weights.numbers.onednn_floats import OneDnnFloats, onednn_packs
 from decoding.weights.row_limit import MIN_EXACT_ROWS, exact_row_limit, piece_sizes, run_in_pieces
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -72,8 +72,8 @@ def test_pieces_are_never_lone_rows_and_seldom_smaller_than_they_may_be() -> Non
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_packed_linear_with_a_limit_runs_more_rows_in_pieces(dtype: torch.dtype) -> None:
-    if not can_pack(torch.device("cpu"), dtype):
-        pytest.skip("this processor packs no such layers")
+    if not onednn_packs(dtype):
+        pytest.skip("oneDNN packs no such layers on this processor")
     torch.manual_seed(0)
     stock = nn.Linear(64, 96).to(dtype)
     with torch.inference_mode():

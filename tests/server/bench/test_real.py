@@ -279,12 +279,12 @@ def test_a_method_may_be_given_trees_of_a_size(
     server: RunningServer, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = recorded(monkeypatch)
-    flags = ("--methods", "auto,auto-8,lookup,lookup-3", "--prompts", "1", "--max-tokens", "5")
+    flags = ("--methods", "auto,auto-8,spine,spine-3", "--prompts", "1", "--max-tokens", "5")
     rows = ("--workloads", "gsm8k", "--temperatures", "0", "--at-once", "1")
     status, output = bench("--url", server.url, "--data", str(data), *flags, *rows)
     assert status == 0, output
     nodes = {(body["speculation"]["method"], body["speculation"].get("max_nodes")) for _, body in asked}
-    assert nodes == {("auto", None), ("auto", 8), ("lookup", 10), ("lookup", 3)}
+    assert nodes == {("auto", None), ("auto", 8), ("spine", None), ("spine", 3)}
     assert len({body["session_id"] for _, body in asked}) == 4
 
 

@@ -209,7 +209,7 @@ def test_beam_search_is_refused_with_what_there_is_instead(server: RunningServer
 
 
 def test_a_path_of_other_servers_answers_with_a_sentence(server: RunningServer) -> None:
-    for path in ("/v1/embeddings", "/v1/audio/transcriptions"):
+    for path in ("/v1/rerank", "/v1/audio/transcriptions"):
         response = server.http.post(path, json={"input": "a", "model": "toy"})
         error = response.json()["error"]
         assert (response.status_code, error["code"]) == (404, "unsupported_endpoint")

@@ -76,7 +76,7 @@ def test_without_a_key_the_status_is_all_that_is_told(locked: RunningServer, pat
         return body
 
     assert told(None) == told("wrong") == {"status": "ready"}
-    assert told("alice").keys() == {"status", "sentence", "fraction", "compiling", "engine"}
+    assert told("alice").keys() == {"status", "sentence", "fraction", "compiling", "engine", "models", "free_bytes"}
     only_admins = {"worker_pid", "workers", "restarts", "last_error", "open_requests"}
     assert told("root").keys() - told("alice").keys() == only_admins
 

@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 from server.config import ServerSettings
 from server.http.connections import WAITING_BYTES, ConnectionBook, ConnectionLimits, GuardedProtocol
 from server.http.repeated_lines import KINDS, SECONDS, OnceAMinute
+from server.process.runner import http_config
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -191,6 +192,11 @@ def test_a_reply_may_take_longer_than_its_request(strict: RunningServer) -> None
         assert answered(connection)
 
 
+def test_clients_and_balancers_close_a_silent_connection_first(patient: RunningServer) -> None:
+    """A request that is sent while the server closes is lost."""
+    assert http_config(patient.service).timeout_keep_alive > 60
+
+
 def test_silent_connections_make_room_for_later_ones_of_their_address_first(patient: RunningServer) -> None:
     with connections(patient, 3, "127.0.0.2") as others, connections(patient, 20) as silent:
         wait_until(lambda: [is_open(connection) for connection in silent] == [False] * 14 + [True] * 6)
@@ -344,7 +350,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 from server.config import ServerSettings
 from server.process.runner import run
 from tests.server.servers import FAKE_WORKER
-sys.exit(run(ServerSettings(model={model!r}, port={port}, drain_seconds=0), FAKE_WORKER))
+sys.exit(run(ServerSettings(model={model!r}, port={port}, drain_seconds=0), command=FAKE_WORKER))
 """
 
 

@@ -177,7 +177,7 @@ def test_a_large_body_whose_client_leaves_is_dropped_and_counted(server: Running
 @contextmanager
 def all_threads_taken(server: RunningServer) -> Iterator[None]:
     """The threads for bodies are at work until the block ends."""
-    pool, loading, gate = server.service.pool, server.service._loading, threading.Event()
+    pool, loading, gate = server.service.pool, server.served.loading, threading.Event()
     assert loading is not None
     works = [
         asyncio.run_coroutine_threadsafe(pool.run_for("", 1.0, lambda: gate.wait(60)), loading.get_loop())

@@ -84,8 +84,10 @@ def test_smollm2_continues_a_sentence() -> None:
 def test_the_kernels_that_a_files_weights_need_are_known_before_it_is_loaded(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", tiny("llama", vocab_size=VOCAB_SIZE, num_hidden_layers=1), "Q5_0")
     kinds = packed_kinds(resolve(config_of(path))[0])
-    assert (5, 32) in kinds
+    assert (5, 32, 2) in kinds
     model = TargetModel.load(config_of(path), silent)
-    assert {(matrix.kind.bits, matrix.kind.group) for matrix in matrices_in(model._model)} == kinds
-    assert packed_kinds(resolve(EngineConfig(device="cpu", weights="int4"))[0]) == {(4, 32), (6, 32)}
+    assert {
+        (matrix.kind.bits, matrix.kind.group, matrix.kind.scale_bytes) for matrix in matrices_in(model._model)
+    } == kinds
+    assert packed_kinds(resolve(EngineConfig(device="cpu", weights="int4"))[0]) == {(4, 32, 2), (6, 32, 2)}
     assert packed_kinds(resolve(EngineConfig(device="cpu"))[0]) == set()
