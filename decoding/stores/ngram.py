@@ -92,7 +92,7 @@ def path_context(tokens: IntArray, node_tokens: IntArray, parents: IntArray, nod
     for what is no token."""
     slot = len(context) - 1
     while node > 0 and slot >= 0:
-        context[slot] = node_tokens[node]
+        context[slot] = max(node_tokens[node], NO_TOKEN)
         node = parents[node]
         slot -= 1
     last = len(tokens) - 1 - slot

@@ -20,6 +20,7 @@ from server.schemas.messages import ChatMessage, check_template_options
 from server.schemas.tools import ChatTool
 
 State = Literal["absent", "loading", "ready", "silent", "restarting", "draining", "unloading", "failed"]
+Modality = Literal["text", "image"]
 
 
 class ModelCard(TypedDict):
@@ -39,7 +40,7 @@ class ModelCard(TypedDict):
     parent: None
     max_model_len: int | None
     state: State
-    input_modalities: NotRequired[list[Literal["text", "image"]]]
+    input_modalities: NotRequired[list[Modality]]
     model_context_len: NotRequired[int]
     context_note: NotRequired[str]
     type: NotRequired[Literal["model"]]
@@ -171,7 +172,7 @@ class EngineCard(TypedDict):
     served_name: what clients call the model; weights: int8, int4, or the dtype; has_chat_template: whether it can chat;
     kv_slots: tokens that the KV cache holds; max_running: most requests that run at the same time; max_batch_rows: most
     tokens of one forward; expected_bytes: the worker's memory once the cache is full, without sessions;
-    model_context_len, context_note: as in ModelCard.
+    model_context_len, context_note, input_modalities: as in ModelCard.
     """
 
     model: str
@@ -192,6 +193,7 @@ class EngineCard(TypedDict):
     methods: list[str]
     max_nodes: int
     has_chat_template: bool
+    input_modalities: list[Modality]
     load_seconds: float
 
 

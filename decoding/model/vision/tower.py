@@ -20,6 +20,7 @@ from decoding.core.picture import Picture
 from decoding.errors import ConfigError, listed
 from decoding.model.blueprint import size_of
 from decoding.model.checkpoint import identity
+from decoding.model.files.gguf_place import gguf_paths
 from decoding.model.memory import check_weights_fit
 from decoding.model.refusal import refusing
 from decoding.model.vision.families import LANGUAGE_PARTS, image_token_id, sees, why_not
@@ -66,6 +67,8 @@ def load_tower(
     """The tower of the model in a folder or on the hub, beside its text model, which is loaded; None with the reason, a
     clause, where it has none that can be served. Raises ConfigError and ModelRefused where it should have one and its
     files are broken."""
+    if gguf_paths(config.model, config.gguf_file, config.revision):
+        return None, "of GGUF files the text model alone is read"
     origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     whole = AutoConfig.from_pretrained(folder, **origin)
     if not sees(whole):
@@ -73,7 +76,7 @@ def load_tower(
     if (reason := why_not(whole)) is not None:
         return None, reason
     if not config.images:
-        return None, "this server was started without --images"
+        return None, "it is served with --no-images"
     if getattr(whole, "quantization_config", None) is not None:
         return None, "the towers of quantised checkpoints are not read"
     with refusing(f"the tower of {config.model!r} cannot be loaded"):

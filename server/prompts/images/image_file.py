@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # Pillow is imported late: most servers are sent no pictures
     from PIL import Image
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+SCAN = b"\xff\xda"  # begins each scan of a JPEG file; no scan has it within it
+MOST_SCANS = 100  # a progressive file has about ten; each takes as long as the picture is large, however few its bytes
 MOST_SLENDER = 200  # times as long as it is wide: what is more slender is no picture, and processors stumble over it
 PARAM = "messages"  # endpoints that call it otherwise rename it
 DATA, BASE64 = "data:", ";base64"
@@ -49,6 +51,7 @@ def image_bytes(url: str, limits: ImageLimits) -> bytes:
 def read_image(content: bytes, limits: ImageLimits) -> Image.Image:
     """The picture in a file, RGB. Raises ApiError for what is none, is broken, or is too large."""
     from PIL import Image
+    from PIL.JpegImagePlugin import JpegImageFile
 
     if len(content) > limits.most_bytes:
         raise _too_large(len(content), limits)
@@ -59,6 +62,8 @@ def read_image(content: bytes, limits: ImageLimits) -> Image.Image:
     except Exception:  # a stranger's file makes the library raise anything
         raise _refused("A picture's file is none of PNG, JPEG, WebP and GIF, or its beginning is broken.") from None
     _check_size(image.width, image.height, limits)
+    if isinstance(image, JpegImageFile) and content.count(SCAN) > MOST_SCANS:
+        raise _refused(f"A picture's JPEG file has more than {MOST_SCANS} scans.", "above_limit")
     try:
         return _upright_and_opaque(image)
     except MemoryError:

@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -148,6 +149,21 @@ def data_of(part: dict[str, Any]) -> str:
     return url.partition(",")[2]
 
 
+def test_ollamas_images_come_before_the_text(seeing: Seeing) -> None:
+    images, model = [data_of(shown(each)) for each in (FIRST, SECOND)], seeing.server.model
+    http, options = seeing.server.http, {"temperature": 0, "num_predict": NUM_TOKENS}
+    said = seeing.chat(shown(FIRST), shown(SECOND), text("what?"), ignore_eos=False).json()
+    message = {"role": "user", "content": "what?", "images": images}
+    chat = {"model": model, "messages": [message], "options": options, "stream": False}
+    generate = {"model": model, "prompt": "what?", "images": images, "options": options, "stream": False}
+    replies = [http.post(f"/api/{name}", json=body).json() for name, body in (("chat", chat), ("generate", generate))]
+    assert [replies[0]["message"]["content"], replies[1]["response"]] == [said["choices"][0]["message"]["content"]] * 2
+    assert {each["prompt_eval_count"] for each in replies} == {said["usage"]["prompt_tokens"]}
+    assert "vision" in http.post("/api/show", json={"model": model}).json()["capabilities"]
+    broken = http.post("/api/generate", json=generate | {"images": ["AAAA"]})
+    assert (broken.status_code, broken.json()["error"][:30]) == (400, "A picture's file is none of PN")
+
+
 def test_a_tools_result_may_be_a_picture(seeing: Seeing) -> None:
     data = data_of(shown(SECOND))
     call = {"type": "tool_use", "id": "call_1", "name": "look", "input": {}}
@@ -215,6 +231,32 @@ def test_detail_low_looks_at_the_whole_alone(seeing: Seeing) -> None:
 
 def test_the_model_says_what_it_takes(seeing: Seeing) -> None:
     assert seeing.server.get("/v1/models").json()["data"][0]["input_modalities"] == ["text", "image"]
+
+
+def test_each_of_several_models_says_what_it_takes(tmp_path: Path) -> None:
+    """Once it is loaded."""
+    tiny_seeing(KIND, tmp_path / "seeing")
+    fields: dict[str, Any] = {"model": str(tmp_path / "seeing"), "dtype": "float32", "drain_seconds": 2}
+    fields |= {"kv_slots": 8192, "standby": False}
+    models = [ServerSettings(**fields), ServerSettings(**fields, images=False, served_model_name="blind")]
+    with running_server(models[0], WORKER_COMMAND, models=models) as server:
+
+        def modalities() -> dict[str, Any]:
+            return {card["id"]: card.get("input_modalities") for card in server.get("/v1/models").json()["data"]}
+
+        assert modalities() == {"seeing": None, "blind": None}
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": PARTS}], "max_completion_tokens": 2}
+        seen, unseen = (
+            server.http.post("/v1/chat/completions", json=body | {"model": name}) for name in ("seeing", "blind")
+        )
+        assert seen.status_code == 200, seen.text
+        assert unseen.json()["error"]["message"] == "The model takes no pictures: it is served with --no-images."
+        assert modalities() == {"seeing": ["text", "image"], "blind": ["text"]}
+        for name, taken in modalities().items():
+            health = server.http.get("/health", params={"model": name}).json()
+            assert health["engine"]["input_modalities"] == taken
+            told = server.http.post("/api/show", json={"model": name}).json()
+            assert ("vision" in told["capabilities"]) == ("image" in taken)
 
 
 def test_text_alone_is_text(seeing: Seeing) -> None:

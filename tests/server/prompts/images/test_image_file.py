@@ -82,6 +82,7 @@ PNG = file_of(Image.fromarray(PIXELS), "PNG")
         (png_header(1, 9_000), "may be 200 times the other"),
         (png_header(1, 100_000), "100,000 pixels; this server takes 10,000"),
         (png_header(50_000, 50_000), "this server takes 10,000 in all"),
+        (file_of(Image.fromarray(PIXELS), "JPEG") + b"\xff\xda" * 100, "has more than 100 scans"),
         (PNG + bytes(100_000), "this server takes 100,000 at most"),
     ],
 )
