@@ -176,7 +176,7 @@ SERVER = {
         ollama/pull
     """,
     "bench": """
-        errors options connection call measured_server conversations closed_loop figures late_prompt report
+        errors options connection call measured_server pictures conversations closed_loop figures late_prompt report
         started_servers bench __main__
         real/options real/figures real/goals real/rounds real/tables real/plot real/pages real/__main__
     """,
