@@ -151,7 +151,8 @@ SERVER = {
     """,
     "metrics": "totals exposition vllm_names metrics server_metrics",
     "prompts": """
-        model_check model_files images/image_file images/processor tokenizer_config special_tokens images/placing
+        model_check model_files images/image_file images/fetching images/processor tokenizer_config
+        special_tokens images/placing
         message_forms jinja_template template_process chat_template tokenizer served_model pooling encoding conversation
     """,
     "models": "log_names prompt_files need residency model catalogue loader making",

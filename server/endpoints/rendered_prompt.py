@@ -6,10 +6,12 @@ Knows nothing of replies. Invariant: a picture is read only for a model that see
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from starlette.requests import Request
 
 from server.http.errors import invalid
+from server.http.sse import until_disconnect
 from server.prompts.chat_template import ChatTemplate, Conversation
 from server.prompts.images.image_file import ImageLimits, image_bytes, read_image
 from server.prompts.images.placing import with_images
@@ -32,10 +34,14 @@ async def render_prompt(
     if len(images) > settings.max_images:
         message = f"The messages have {len(images)} pictures; this server takes {settings.max_images} at most."
         raise invalid(message, "messages", "above_limit")
-    limits = ImageLimits(settings.max_image_bytes, settings.max_image_pixels)
-    processed = await service.pool.run_beside(
-        request, lambda: [_processed(image, limits, processor) for image in images]
-    )
+    limits, processed = ImageLimits(settings.max_image_bytes, settings.max_image_pixels), []
+    for image in images:
+        content = None
+        if settings.image_hosts and image.url.lower().startswith(("http://", "https://")):
+            fetching = service.fetcher.fetch(image.url, settings.image_hosts, limits.most_bytes)
+            content = await until_disconnect(request.receive, fetching)
+        work = partial(_processed, image, content, limits, processor)
+        processed.append(await service.pool.run_beside(request, work))
     rendered = await service.render(template, conversation)
     return with_images(rendered, processed, processor), processed
 
@@ -49,5 +55,9 @@ def _processor_of(model: ServedModel) -> ImageProcessor:
     return processor
 
 
-def _processed(image: ImageUrl, limits: ImageLimits, processor: ImageProcessor) -> ProcessedImage:
-    return processor.process(read_image(image_bytes(image.url, limits), limits), image.detail)
+def _processed(
+    image: ImageUrl, content: bytes | None, limits: ImageLimits, processor: ImageProcessor
+) -> ProcessedImage:
+    """content: its file, where that was fetched."""
+    file = image_bytes(image.url, limits) if content is None else content
+    return processor.process(read_image(file, limits), image.detail)

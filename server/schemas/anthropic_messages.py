@@ -39,7 +39,7 @@ def require_fields(block: T, *names: str) -> T:
 
 
 class ImageSource(WireModel):
-    """base64: media_type and data, a file; url: a data: URL alone."""
+    """base64: media_type and data, a file; url: as of `ImageUrl`."""
 
     type: Literal["base64", "url"]
     media_type: str = Field(default="image/png", max_length=64)

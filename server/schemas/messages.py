@@ -37,8 +37,8 @@ class TextPart(WireModel):
 
 
 class ImageUrl(WireModel):
-    """url: a data: URL. detail: low has a large picture looked at as a whole alone, for models that look at its parts
-    as well."""
+    """url: a data: URL, or one of a host that the server fetches pictures from. detail: low has a large picture looked
+    at as a whole alone, for models that look at its parts as well."""
 
     url: str = Field(min_length=1)
     detail: Detail = "auto"

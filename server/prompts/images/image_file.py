@@ -37,7 +37,10 @@ def image_bytes(url: str, limits: ImageLimits) -> bytes:
     """The file that a data: URL holds. Raises ApiError for any other URL, and for a file that is too large."""
     head, comma, content = url.partition(",")
     if not url.startswith(DATA):
-        raise _refused("This server fetches no pictures: send them as data: URLs with base64.", "unsupported_content")
+        raise _refused(
+            "This server fetches no pictures without --image-urls: send them as data: URLs with base64.",
+            "unsupported_content",
+        )
     if not comma or not head.endswith(BASE64):
         raise _refused("A picture's data: URL must have the form data:image/png;base64,...")
     if len(content) * 3 // 4 > limits.most_bytes:

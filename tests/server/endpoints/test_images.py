@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
@@ -19,7 +19,9 @@ from transformers import PreTrainedModel
 
 from server.config import ServerSettings
 from server.engine_client.processes.worker_process import WORKER_COMMAND
+from server.prompts.images.fetching import ImageFetcher, PublicBackend
 from tests.seeing import picture, processor_of, tiny_seeing
+from tests.server.prompts.images.files import To, answering, serving_files
 from tests.server.servers import RunningServer, running_server
 
 KIND = "idefics3"  # which cuts large pictures into tiles
@@ -49,7 +51,13 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeing]:
     folder = tmp_path_factory.mktemp("models") / "seeing"
     own = tiny_seeing(KIND, folder)
     settings = ServerSettings(
-        model=str(folder), dtype="float32", drain_seconds=2, kv_slots=8192, max_images=3, max_image_pixels=20_000
+        model=str(folder),
+        dtype="float32",
+        drain_seconds=2,
+        kv_slots=8192,
+        max_images=3,
+        max_image_pixels=20_000,
+        image_urls="pictures.example",
     )
     with running_server(settings, WORKER_COMMAND) as server:
         yield Seeing(server, own)
@@ -164,6 +172,18 @@ def test_ollamas_images_come_before_the_text(seeing: Seeing) -> None:
     assert (broken.status_code, broken.json()["error"][:30]) == (400, "A picture's file is none of PN")
 
 
+def test_a_listed_hosts_picture_is_fetched(seeing: Seeing, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b64decode(data_of(shown(FIRST))))
+    with serving_files(tmp_path) as port:
+        seeing.server.service.fetcher = ImageFetcher(PublicBackend(answering("1.1.1.1"), To(port)))
+        part = {"type": "image_url", "image_url": {"url": "http://pictures.example/a.png"}}
+        assert seeing.said(part, text("what?")) == seeing.said(shown(FIRST), text("what?"))
+        source = {"type": "url", "url": "http://pictures.example/b.png"}
+        body = {"messages": [{"role": "user", "content": [{"type": "image", "source": source}]}], "max_tokens": 2}
+        missing = seeing.server.http.post("/v1/messages", json=body)
+    assert (missing.status_code, "was answered with status 404" in missing.text) == (400, True)
+
+
 def test_a_tools_result_may_be_a_picture(seeing: Seeing) -> None:
     data = data_of(shown(SECOND))
     call = {"type": "tool_use", "id": "call_1", "name": "look", "input": {}}
@@ -269,7 +289,7 @@ def test_text_alone_is_text(seeing: Seeing) -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}], "fetches no pictures"),
+        ([{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}], "does not list"),
         (
             [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}],
             "none of PNG, JPEG, WebP and GIF",
