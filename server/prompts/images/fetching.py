@@ -27,7 +27,7 @@ MOST_REDIRECTS = 3
 MOST_FETCHES = 8  # at a time
 LONGEST_NAME = 100  # characters of a stranger's host that are told
 PORTS = {"http": 80, "https": 443}
-HEADERS = {"User-Agent": "gander", "Accept": "image/*", "Accept-Encoding": "identity"}
+HEADERS = [("User-Agent", "gander"), ("Accept", "image/*"), ("Accept-Encoding", "identity")]
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Of IPv6, addresses that have one of IPv4 within them, which a router may connect to.
 TRANSLATED = tuple(map(IPv6Network, ("::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16")))
@@ -115,7 +115,7 @@ class ImageFetcher:
 def _checked(url: str, hosts: Sequence[str]) -> httpcore2.URL:
     """The URL as it is connected to. Raises ApiError where its host is not among those listed."""
     try:
-        target, has_user = httpcore2.URL(url), urlsplit(url).username is not None
+        target, has_user = httpcore2.URL(url.encode("ascii")), urlsplit(url).username is not None
     except ValueError:
         raise _refused("is not a valid one") from None
     scheme, host = target.scheme.decode(), as_compared(target.host.decode())
