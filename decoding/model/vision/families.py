@@ -11,7 +11,13 @@ from typing import Any
 
 # By type, transformers' processor of its pictures. SmolVLM's own differs from Idefics 3's in videos alone, for which it
 # wants packages.
-PROCESSORS = {"llava": "LlavaProcessor", "idefics3": "Idefics3Processor", "smolvlm": "Idefics3Processor"}
+PROCESSORS = {
+    "llava": "LlavaProcessor",
+    "llava_next": "LlavaNextProcessor",
+    "idefics3": "Idefics3Processor",
+    "smolvlm": "Idefics3Processor",
+    "internvl": "InternVLProcessor",
+}
 LANGUAGE_PARTS = ("language_model", "text_model")  # a model that sees has one of them beside its tower
 TWO_WAY = "tokens of a picture see each other in both directions, which no mask here does"
 THREE_POSITIONS = "a picture's tokens have three positions each, which no step here has"
@@ -19,7 +25,6 @@ NEEDS_TORCHVISION = "transformers' processor of their pictures wants torchvision
 REASONS = {
     "mistral3": NEEDS_TORCHVISION,
     "pixtral": NEEDS_TORCHVISION,
-    "internvl": NEEDS_TORCHVISION,
     "gemma3": TWO_WAY,
     "gemma4": TWO_WAY,
     "paligemma": TWO_WAY,

@@ -100,10 +100,11 @@ def _loaded(files: ModelFiles, config: Mapping[str, Any], trust_remote_code: boo
     from PIL import __version__ as pillow_version
 
     origin = {"revision": files.revision, "trust_remote_code": trust_remote_code, "local_files_only": is_offline()}
-    kind: Any = getattr(transformers, PROCESSORS[config["model_type"]])
+    kind = _of_pictures(getattr(transformers, PROCESSORS[config["model_type"]]))
     images: Any = transformers.AutoImageProcessor.from_pretrained(files.model, backend="pil", **origin)
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(files.model, **origin)
     fields, _ = kind.get_processor_dict(files.model, **origin)
+    fields.pop("video_processor", None)
     processor = kind.from_args_and_dict([images, tokenizer], fields)
     processor = processor[0] if isinstance(processor, tuple) else processor
     whole = transformers.AutoConfig.from_pretrained(files.model, **origin)
@@ -112,6 +113,12 @@ def _loaded(files: ModelFiles, config: Mapping[str, Any], trust_remote_code: boo
     identity = blake2b("\n".join(parts).encode(), digest_size=DIGEST_BYTES).digest()
     row_token: str = tokenizer.convert_ids_to_tokens(row_token_id)
     return ImageProcessor(processor, processor.image_token, row_token, row_token_id, identity)
+
+
+def _of_pictures(kind: type[Any]) -> Any:
+    """The processor's class without its part for videos, which wants packages that pictures do not."""
+    parts = classmethod(lambda _: ["image_processor", "tokenizer"])
+    return type(kind.__name__, (kind,), {"get_attributes": parts})
 
 
 def _compact(array: np.ndarray[Any, Any]) -> Numbers:

@@ -36,6 +36,7 @@ LAWS = {
     "greedy": SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True),
     "sampled": SamplingParams(max_tokens=24, temperature=0.8, seed=7, ignore_eos=True),
 }
+INPUTS = ("pixel_values", "pixel_attention_mask", "image_sizes")
 TEXT = "one two three four five six IMAGE seven IMAGE eight one two three four five"
 
 
@@ -66,7 +67,7 @@ class Family:
         for image in images:
             made = self.inputs([image], "IMAGE")
             num_rows = int((made["input_ids"] == tower.image_token_id).sum())
-            inputs = {name: Numbers.of(each.numpy()) for name, each in made.items() if name.startswith("pixel")}
+            inputs = {name: Numbers.of(each.numpy()) for name, each in made.items() if name in INPUTS}
             digest = blake2b(image.tobytes(), digest_size=16).digest()
             spans = [Span(int(place), 1) for place in places[taken : taken + num_rows]]
             pictures.append(Picture(digest, inputs, tuple(spans)))

@@ -169,7 +169,7 @@ def test_ollamas_images_come_before_the_text(seeing: Seeing) -> None:
     assert {each["prompt_eval_count"] for each in replies} == {said["usage"]["prompt_tokens"]}
     assert "vision" in http.post("/api/show", json={"model": model}).json()["capabilities"]
     broken = http.post("/api/generate", json=generate | {"images": ["AAAA"]})
-    assert (broken.status_code, broken.json()["error"][:30]) == (400, "A picture's file is none of PN")
+    assert (broken.status_code, broken.json()["error"][:39]) == (400, "prompt: A picture's file is none of PNG")
 
 
 def test_a_listed_hosts_picture_is_fetched(seeing: Seeing, tmp_path: Path) -> None:
