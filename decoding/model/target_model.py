@@ -96,7 +96,8 @@ class TargetModel:
         is_on_cpu = model.device.type == "cpu"
         self.num_parameters = num_weights_in(model)
         self.threads = choose_threads(config.threads, self.num_parameters, is_on_cpu, config.num_processes)
-        use_threads(self.threads.chosen)
+        self._usual_threads = self.threads.chosen  # for its size, before anything is measured
+        use_threads(self._usual_threads)
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
         name = str(self.dtype).removeprefix("torch.")
@@ -181,7 +182,7 @@ class TargetModel:
             capture = capture_on(model.device) if config.graphs else None
             target = cls(model.eval(), config, progress, capture, packed)
         progress("Loading what sees pictures", 0.95)
-        target._see_with(*load_tower(folder, config, model, target.threads.chosen))
+        target._see_with(*load_tower(folder, config, model, target._usual_threads))
         return target
 
     @classmethod
@@ -227,8 +228,9 @@ class TargetModel:
         return all(torch.equal(logits_RV, logits[0]) for logits_RV in logits)
 
     def _stay_with_these_threads(self) -> None:
-        """Fix the number of threads and add it to the fingerprint: replies may depend on it on this processor."""
-        count = self.threads.chosen
+        """Fix the number of threads and add it to the fingerprint: replies may depend on it on this processor. It is
+        the usual one, which every start has, not what was quickest just now."""
+        count = self._usual_threads
         self.threads = ThreadChoice([count], count)
         self.fingerprint = fingerprint(self.device, self.fingerprint, count)
 
