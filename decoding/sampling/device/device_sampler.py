@@ -17,7 +17,7 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.core.tree import IntArray, Source, Verdict, chain
 from decoding.sampling.asked import Asked, Drawn
-from decoding.sampling.device.launch import BLOCK, FEWEST_NODES, Results, launch
+from decoding.sampling.device.launch import BLOCK, FEWEST_NODES, Kernels, Results, launch, triton_kernels
 from decoding.sampling.device.plan import FEW_TOP, Answers, Tree, plan_step
 from decoding.sampling.law import law_of
 from decoding.sampling.logits_processors import processors_of
@@ -26,13 +26,14 @@ from decoding.sampling.sampler import drawn_on_host
 
 
 class DeviceSampler:
-    """block_len: the tokens of the vocabulary that one kernel program reads, a power of two."""
+    """block_len: the tokens of the vocabulary that one kernel program reads, a power of two. kernels: Triton's."""
 
-    def __init__(self, block_len: int = BLOCK) -> None:
+    def __init__(self, block_len: int = BLOCK, kernels: Kernels | None = None) -> None:
         self._block_len = block_len
+        self._kernels = kernels or triton_kernels()
 
     def launch(self, logits_RV: torch.Tensor, asked: Sequence[Asked]) -> DeviceDrawing:
-        return DeviceDrawing(logits_RV, asked, self._block_len)
+        return DeviceDrawing(logits_RV, asked, self._block_len, self._kernels)
 
     def warm_up(self, logits_RV: torch.Tensor) -> None:
         """Have the kernels compiled for whatever may be asked of such rows, trees of up to R nodes included."""
@@ -64,11 +65,11 @@ def _everything(num_nodes: int, num_top: int, vocab_size: int) -> Asked:
 class DeviceDrawing:
     """One step's answers. num_on_host: how many sequences the host has answered for."""
 
-    def __init__(self, logits_RV: torch.Tensor, asked: Sequence[Asked], block_len: int) -> None:
+    def __init__(self, logits_RV: torch.Tensor, asked: Sequence[Asked], block_len: int, kernels: Kernels) -> None:
         self._logits_RV = logits_RV
         self._asked = asked
         self._plan = plan_step(asked, logits_RV.shape[1])
-        self._launched = launch(self._plan, logits_RV, block_len)
+        self._launched = launch(self._plan, logits_RV, block_len, kernels)
         self._results: Results | None = None
         self.num_on_host = 0
 

@@ -7,19 +7,15 @@ back.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import triton
 from numpy.typing import NDArray
 
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import IntArray
-from decoding.kernels.gpu.sampling.draw import draw
-from decoding.kernels.gpu.sampling.edit import change, mask
-from decoding.kernels.gpu.sampling.scan import rank, scan, score
-from decoding.kernels.gpu.sampling.walk import walk
 from decoding.sampling.device.plan import Plan, found_top
 
 # Shape suffixes: R rows of logits, V vocabulary, J jobs, C blocks of the vocabulary, E edited rows, K top tokens,
@@ -27,6 +23,28 @@ from decoding.sampling.device.plan import Plan, found_top
 BLOCK = 2048  # tokens of the vocabulary that one program reads
 ENTRIES = 512  # entries of a list that are changed at a time
 FEWEST_NODES = 64  # a walk is compiled for at least so many nodes
+
+
+class Kernels(NamedTuple):
+    """Triton's, each launched as `kernel[grid](arguments)`, or what stands for them."""
+
+    scan: Any
+    draw: Any
+    walk: Any
+    rank: Any
+    score: Any
+    mask: Any
+    change: Any
+
+
+@cache
+def triton_kernels() -> Kernels:
+    from decoding.kernels.gpu.sampling.draw import draw  # Triton may not be installed elsewhere
+    from decoding.kernels.gpu.sampling.edit import change, mask
+    from decoding.kernels.gpu.sampling.scan import rank, scan, score
+    from decoding.kernels.gpu.sampling.walk import walk
+
+    return Kernels(scan, draw, walk, rank, score, mask, change)
 
 
 class Results:
@@ -110,12 +128,16 @@ def _joined(records: Sequence[Any]) -> NDArray[np.int64]:
     return np.concatenate([np.ravel(record) for record in records]) if records else np.empty(0, np.int64)
 
 
-def launch(plan: Plan, logits_RV: torch.Tensor, block_len: int = BLOCK) -> Launched:
-    """Queue the kernels of a plan over these logits, float32 and contiguous. block_len: a power of two."""
+def launch(
+    plan: Plan, logits_RV: torch.Tensor, block_len: int = BLOCK, kernels: Kernels | None = None
+) -> Launched:
+    """Queue the kernels of a plan over these logits, float32 and contiguous. block_len: a power of two; kernels:
+    Triton's."""
+    kernels = kernels or triton_kernels()
     device, vocab_size = logits_RV.device, plan.vocab_size
     tables = _Tables(plan, device)
-    num_blocks = triton.cdiv(vocab_size, block_len)
-    padded_blocks = triton.next_power_of_2(num_blocks)
+    num_blocks = -(-vocab_size // block_len)
+    padded_blocks = _power_of_2(num_blocks)
     results = torch.empty(plan.num_results, dtype=torch.int32, device=device)
     values = results.view(torch.float32)
     bests_JC = torch.empty(plan.num_jobs, num_blocks, dtype=torch.int64, device=device)
@@ -123,29 +145,34 @@ def launch(plan: Plan, logits_RV: torch.Tensor, block_len: int = BLOCK) -> Launc
     noisy_JC = torch.empty(plan.num_jobs, num_blocks, device=device)
     tops_JCK = torch.empty(plan.num_jobs, num_blocks, plan.num_top, dtype=torch.int64, device=device)
     drawn_N = torch.empty(plan.num_nodes, dtype=torch.int32, device=device)
-    edited_EV = _edit(plan, tables, logits_RV, block_len)
+    edited_EV = _edit(plan, tables, logits_RV, block_len, kernels)
     source = (logits_RV, edited_EV, *tables.both("jobs"))
     if plan.num_jobs:
-        scan[(plan.num_jobs, num_blocks)](
+        kernels.scan[(plan.num_jobs, num_blocks)](
             *source, bests_JC, masses_JC2, noisy_JC, tops_JCK, vocab_size, plan.num_top, block_len
         )
     if plan.trees:
-        draw[(plan.num_nodes,)](
+        kernels.draw[(plan.num_nodes,)](
             *source, bests_JC, masses_JC2, noisy_JC, drawn_N, vocab_size, num_blocks, padded_blocks, block_len
         )  # fmt: skip
-        most_nodes = max(FEWEST_NODES, triton.next_power_of_2(max(tree.num_nodes for tree in plan.trees)))
-        walk[(len(plan.trees),)](tables.words("trees"), tables.words("nodes"), drawn_N, results, most_nodes)
+        most_nodes = max(FEWEST_NODES, _power_of_2(max(tree.num_nodes for tree in plan.trees)))
+        kernels.walk[(len(plan.trees),)](tables.words("trees"), tables.words("nodes"), drawn_N, results, most_nodes)
     if plan.ranked:
-        padded_places = triton.next_power_of_2(num_blocks * plan.num_top)
-        rank[(len(plan.ranked),)](
+        padded_places = _power_of_2(num_blocks * plan.num_top)
+        kernels.rank[(len(plan.ranked),)](
             tables.words("ranked"), bests_JC, masses_JC2, tops_JCK, results, values, plan.first_ranked, num_blocks,
             plan.num_top, padded_blocks, padded_places,
         )  # fmt: skip
     if plan.scored:
-        score[(len(plan.scored),)](
+        kernels.score[(len(plan.scored),)](
             tables.words("scored"), drawn_N, logits_RV, results, values, plan.first_scored, vocab_size, block_len
         )
     return Launched(plan, results)
+
+
+def _power_of_2(number: int) -> int:
+    """The next one."""
+    return 1 << (number - 1).bit_length()
 
 
 def likeliest(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
@@ -155,16 +182,18 @@ def likeliest(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
     return launch(plan, logits_RV).wait().top(slice(None), min(num_top, plan.vocab_size))
 
 
-def _edit(plan: Plan, tables: _Tables, logits_RV: torch.Tensor, block_len: int) -> torch.Tensor:
+def _edit(
+    plan: Plan, tables: _Tables, logits_RV: torch.Tensor, block_len: int, kernels: Kernels
+) -> torch.Tensor:
     """float32 [E, V]: copies of rows with the processors' changes."""
     vocab_size = plan.vocab_size
     edited_EV = logits_RV.new_empty(len(plan.edited), vocab_size)
     if plan.edited:
-        grid = (len(plan.edited), triton.cdiv(vocab_size, block_len))
-        mask[grid](tables.words("edited"), tables.bits(), logits_RV, edited_EV, vocab_size, block_len)
+        grid = (len(plan.edited), -(-vocab_size // block_len))
+        kernels.mask[grid](tables.words("edited"), tables.bits(), logits_RV, edited_EV, vocab_size, block_len)
     for name, changes in (("changes", plan.changes), ("changes_after", plan.changes_after)):
         if changes:
             lists = (*tables.both(name), *tables.both("entries"))
             # without fusion, product and difference are rounded separately, as on the host
-            change[(len(changes),)](*lists, logits_RV, edited_EV, vocab_size, ENTRIES, enable_fp_fusion=False)
+            kernels.change[(len(changes),)](*lists, logits_RV, edited_EV, vocab_size, ENTRIES, enable_fp_fusion=False)
     return edited_EV
