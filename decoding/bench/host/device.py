@@ -1,7 +1,7 @@
 """A device that answers at once: forwards that compute nothing, and kernels that say tokens by their positions.
 
-Knows nothing of engines. Invariant: whatever the host does for a step it does here, too: its tensors, its work list, its
-tables and its results are filled, copied and read. What the stand-ins take themselves is counted apart.
+Knows nothing of engines. Invariant: whatever the host does for a step it does here, too: its tensors, its work list,
+its tables and its results are filled, copied and read. What the stand-ins take themselves is counted apart.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Model:
     """What is captured, and what runs a step that fits no bucket."""
 
     num_logits = VOCAB_SIZE
-    taps: list[FeatureTap] = []
+
+    def __init__(self) -> None:
+        self.taps: list[FeatureTap] = []
 
     def run_static(self, step: StepTensors) -> torch.Tensor:
         raise AssertionError(f"captured, of {len(step.ids_T)} rows")
@@ -86,6 +88,7 @@ class Answers:
 
     def __init__(self, num_tokens: int) -> None:
         self.seconds = 0.0
+        self.num_programs = 0  # of the kernel that is launched
         self.num_tokens = num_tokens
         self._jobs: NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -98,12 +101,14 @@ class Answers:
     def _scan(self, _logits: object, _edited: object, jobs: torch.Tensor, *_others: object) -> None:
         self._jobs = jobs.numpy()
 
-    def _walk(self, trees: torch.Tensor, nodes: torch.Tensor, _drawn: object, results: torch.Tensor, *_: object) -> None:
-        answer(self._jobs, trees.numpy(), nodes.numpy(), results.numpy(), self.num_tokens)
+    def _walk(
+        self, trees: torch.Tensor, nodes: torch.Tensor, _drawn: object, results: torch.Tensor, *_: object
+    ) -> None:
+        answer(self._jobs, trees.numpy()[: 3 * self.num_programs], nodes.numpy(), results.numpy(), self.num_tokens)
 
-    def _rank(self, ranked: torch.Tensor, *others: Any) -> None:
+    def _rank(self, _ranked: object, *others: Any) -> None:
         results, values, first, num_top = others[3], others[4], others[5], others[7]
-        name_likeliest(len(ranked.numpy()), results.numpy(), values.numpy(), first, num_top, self.num_tokens)
+        name_likeliest(self.num_programs, results.numpy(), values.numpy(), first, num_top, self.num_tokens)
 
 
 class _Kernel:
@@ -114,6 +119,7 @@ class _Kernel:
 
     def __getitem__(self, grid: tuple[int, ...]) -> _Kernel:
         assert all(size > 0 for size in grid), grid
+        self._answers.num_programs = grid[0]
         return self
 
     def __call__(self, *arguments: Any, **_options: Any) -> None:
@@ -126,7 +132,7 @@ class _Kernel:
 def token_at(position: int, num_tokens: int) -> int:
     """Of a fixed text without end."""
     mixed = np.uint64(position) * np.uint64(0x9E3779B97F4A7C15)
-    return np.int64((mixed >> np.uint64(33)) % np.uint64(num_tokens))
+    return int((mixed >> np.uint64(33)) % np.uint64(num_tokens))
 
 
 @nb.njit(cache=True)
