@@ -71,7 +71,7 @@ DECODING = {
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
         law token_lists logits_processors verify cpu_sampler rejection asked
-        device/tree_edits device/plan
+        device/tree_edits device/plan device/results device/tables
         device/launch top_tokens logprobs sampler device/device_sampler step_sampler
     """,
     "drafting": """
@@ -122,6 +122,7 @@ DECODING = {
         sampling/cases sampling/__main__
         gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
         gpu/first_hour/kernels gpu/first_hour/page gpu/first_hour/__main__
+        host/device host/engine host/__main__
         __main__
     """,
 }

@@ -26,11 +26,13 @@ from decoding.costs.price import CostCurve, Curves
 from decoding.drafting.draft_model.state import DraftCost
 from decoding.drafting.drafting import Drafting
 from decoding.drafting.kept_worth import KeptWorth
+from decoding.drafting.registry import AUTO, PLAIN
+from decoding.engine.compiling.groups import run_group
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.engine import Engine
 from decoding.engine.limits import GPU_BATCH, GPU_PROMPT_LOGITS, GPU_TREE_TOKENS, Limits
 from decoding.engine.resources import Resources
-from decoding.engine.step_costs import StepCosts
+from decoding.engine.step_costs import HostStep, StepCosts
 from decoding.model.memory import CacheRoom
 from decoding.model.target_model import TargetModel
 from decoding.sampling.device.device_sampler import DeviceSampler
@@ -43,10 +45,10 @@ FORWARD = CostCurve(base=7e-3, token=3e-5, key=1e-9, few=256, few_token=1e-5)  #
 
 
 class GivenCosts(Curves):
-    """A forward's seconds, which no step changes. num_tokens: that steps ran."""
+    """Which no step changes."""
 
-    def note_step(self, beside: float, costs: Sequence[DraftCost], num_tokens: int = 1) -> None:
-        pass
+    def note_step(self, host: HostStep, costs: Sequence[DraftCost], num_tokens: int = 1) -> None:
+        """A step of so many tokens went by."""
 
     def refine(self) -> None:
         """Nothing was timed."""
@@ -62,7 +64,8 @@ def engine_over(answers: Answers, num_requests: int, costs: Curves | None = None
     most_len = PROMPT_LEN + MOST_TOKENS
     limits = Limits(num_requests, GPU_BATCH, num_requests, 1.0, GPU_PROMPT_LOGITS, GPU_TREE_TOKENS)
     kernels = Kernels()
-    kernels.load()
+    kernels.load_plain()
+    run_group(AUTO)
     return Engine(
         Resources(
             model=cast(TargetModel, SimpleNamespace(is_exact=True, vocab_size=VOCAB_SIZE)),
@@ -76,7 +79,7 @@ def engine_over(answers: Answers, num_requests: int, costs: Curves | None = None
             limits=limits,
             room=CacheRoom(num_blocks * BLOCK_LEN, most_len, None),
             sampler=DeviceSampler(kernels=answers.kernels),
-            drafting=Drafting(None, kernels.has),
+            drafting=Drafting(None, has_kernels=lambda method: method in (AUTO, PLAIN)),
             draft_model=None,
             kernels=kernels,
             grammars=GrammarCompiler(GrammarBuilder(config, VOCAB_SIZE, frozenset()).build),
@@ -88,9 +91,11 @@ def engine_over(answers: Answers, num_requests: int, costs: Curves | None = None
     )
 
 
-def request_of(number: int, speculation: SpeculationParams, num_tokens: int = MOST_TOKENS) -> Request:
-    """One of its own prompt and session, sampled as by default."""
-    prompt = np.random.default_rng(number).integers(0, VOCAB_SIZE, PROMPT_LEN).astype(np.int32)
+def request_of(
+    number: int, speculation: SpeculationParams, num_tokens: int = MOST_TOKENS, prompt_len: int = PROMPT_LEN
+) -> Request:
+    """One of its own prompt and session."""
+    prompt = np.random.default_rng(number).integers(0, VOCAB_SIZE, prompt_len).astype(np.int32)
     sampling = SamplingParams(max_tokens=num_tokens, temperature=0.7, top_p=0.9, seed=number, ignore_eos=True)
     name = str(number)
     return Request(id=name, prompt=prompt, sampling=sampling, speculation=speculation, session_id=name)
