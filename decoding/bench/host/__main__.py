@@ -6,6 +6,7 @@ reading, committing and learning. Runs on any machine, on one core.
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from argparse import ArgumentParser
@@ -78,6 +79,8 @@ def measure(count: int, speculation: SpeculationParams, num_steps: int) -> HostS
     read_prompts(engine)
     for _ in range(WARM_STEPS):
         engine.step()
+    gc.collect()
+    gc.freeze()  # as a worker does
     phases, rows, before, started = Counter[str](), 0, answers.seconds, time.thread_time()
     for _ in range(num_steps):
         stats = engine.step().stats
@@ -85,6 +88,7 @@ def measure(count: int, speculation: SpeculationParams, num_steps: int) -> HostS
         phases.update(stats.phase_seconds)
         rows += stats.rows
     seconds = time.thread_time() - started - (answers.seconds - before)
+    gc.unfreeze()
     by_phase = {name: 1e6 * of_phase / num_steps for name, of_phase in phases.items()}
     return HostStep(1e6 * seconds / num_steps, by_phase, rows / num_steps)
 
