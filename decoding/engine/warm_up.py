@@ -42,10 +42,13 @@ def run_first(engine: Stepping, model: TargetModel, has_draft_model: bool) -> No
     """Run every kind of step."""
     for request in _requests(model, _kinds(has_draft_model)):
         _run(engine, [request])
-    count = 1 if model.device.type == "cpu" else min(TOGETHER, engine.limits.max_running)
-    nodes = min(MEASURED_NODES, engine.config.max_nodes)
-    for speculation in (SpeculationParams(method="none"), SpeculationParams(method="auto", max_nodes=nodes)):
-        _run(engine, _requests(model, [(speculation, 0.0, None)] * count))
+    drafted = SpeculationParams(method="auto", max_nodes=min(MEASURED_NODES, engine.config.max_nodes))
+    if model.device.type == "cpu":  # whose plain steps are among those
+        _run(engine, _requests(model, [(drafted, 0.0, None)]))
+    else:
+        count = min(TOGETHER, engine.limits.max_running)
+        for speculation in (SpeculationParams(method="none"), drafted):
+            _run(engine, _requests(model, [(speculation, 0.0, None)] * count))
 
 
 def _run(engine: Stepping, requests: Iterable[Request]) -> None:
