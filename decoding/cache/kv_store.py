@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockTable
 from decoding.cache.kv_format import pack_rows, row_width, unpack_rows
+from decoding.cache.mirror import Mirror
 from decoding.cache.state_pool import CarriedStates, SequenceState
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
@@ -75,6 +76,7 @@ class KvStore:
         self.device = device
         self._move_all = move_all or _mover_on(device)
         self._moves: list[NDArray[np.int64]] = []  # of each sequence, source and target slots, not done yet
+        self._sent: Mirror | None = None  # they, on their way
         num_all = num_blocks + 1 + num_spare
         shapes = [(layer.num_kv_heads, *_widths(layer, dtype)) for layer in layers]
         self._dims = [(layer.key_dim, layer.value_dim) for layer in layers]
@@ -146,9 +148,12 @@ class KvStore:
         """Queue the moves of all commits since the last call, before anything reads rows."""
         if not self._moves:
             return
+        if self._sent is None:
+            self._sent = Mirror(torch.int64, self.device)
         borders = np.cumsum([0, *map(len, self._moves)])
-        words = torch.from_numpy(np.concatenate((borders, *(moves.ravel() for moves in self._moves))))
-        words = (words.pin_memory() if self.device.type == "cuda" else words).to(self.device, non_blocking=True)
+        size = len(borders) + 2 * int(borders[-1])
+        np.concatenate((borders, *(moves.ravel() for moves in self._moves)), out=self._sent.begin(size))
+        words = self._sent.send(size)
         for keys_PBHDS, values_PBHSV in self._groups.values():
             self._move_all(keys_PBHDS, values_PBHSV, words, len(self._moves))
         self._moves.clear()

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from decoding.cache.mirror import Mirror, power_of_2
 from decoding.core.top_tokens import TopTokens
 from decoding.sampling.device.plan import Plan, found_top
 from decoding.sampling.device.results import Results
-from decoding.sampling.device.tables import Mirror, Tables, power_of_2
+from decoding.sampling.device.tables import Tables
 
 # Shape suffixes: R rows of logits, V vocabulary, E edited rows.
 BLOCK = 2048  # tokens of the vocabulary that one program reads
@@ -57,11 +58,12 @@ class _Scratch:
             return
         places, tops = (max(power_of_2(new), old) for new, old in zip(size, self._size, strict=True))
         self._size = places, tops
-        self.bests = torch.empty(places, dtype=torch.int64, device=self._device)
-        self.masses = torch.empty(2 * places, device=self._device)
-        self.noisy = torch.empty(places, device=self._device)
-        self.tops = torch.empty(tops, dtype=torch.int64, device=self._device)
-        self.drawn = torch.empty(places, dtype=torch.int32, device=self._device)
+        with torch.inference_mode(False):
+            self.bests = torch.empty(places, dtype=torch.int64, device=self._device)
+            self.masses = torch.empty(2 * places, device=self._device)
+            self.noisy = torch.empty(places, device=self._device)
+            self.tops = torch.empty(tops, dtype=torch.int64, device=self._device)
+            self.drawn = torch.empty(places, dtype=torch.int32, device=self._device)
 
 
 class Launched:

@@ -10,35 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from decoding.cache.mirror import Mirror
 from decoding.sampling.device.plan import JOB_WORDS, Plan, Words, fill_draws
 
-FEWEST_WORDS = 4096  # that there is room for at first
 TABLES = ("jobs", "trees", "nodes", "ranked", "scored", "edited", "changes", "changes_after", "entries", "masks")
-
-
-def power_of_2(number: int) -> int:
-    """The next one."""
-    return 1 << (number - 1).bit_length()
-
-
-class Mirror:
-    """Memory on the host, pinned for a CUDA device, and as much on the device; both grow and are kept."""
-
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._dtype, self._is_cuda, self._device = dtype, device.type == "cuda", device
-        self._grow(FEWEST_WORDS)
-
-    def reserve(self, size: int) -> None:
-        """Have room for so many numbers, whatever they were."""
-        if size > len(self.host):
-            self._grow(power_of_2(size))
-
-    def _grow(self, size: int) -> None:
-        self.host = torch.zeros(size, dtype=self._dtype, pin_memory=self._is_cuda)
-        self.device = torch.zeros(size, dtype=self._dtype, device=self._device)
-        self.numbers: NDArray[Any] = self.host.numpy()
 
 
 class Tables:
@@ -47,13 +23,10 @@ class Tables:
 
     def __init__(self, device: torch.device) -> None:
         self._block = Mirror(torch.int64, device)
-        self._sent = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._parts: dict[str, tuple[int, int]] = {}
 
     def send(self, plan: Plan) -> None:
-        """Fill them, and start their copy. The last one's is over: the host has waited for what came after it."""
-        if self._sent is not None:
-            self._sent.synchronize()
+        """Fill them, and start their copy."""
         sizes = (
             JOB_WORDS * plan.num_jobs, 3 * len(plan.walks), 2 * plan.num_nodes, len(plan.ranked), 2 * len(plan.scored),
             2 * len(plan.edited), _num_words(plan.changes), _num_words(plan.changes_after), 3 * plan.num_entries,
@@ -63,11 +36,9 @@ class Tables:
         for name, size in zip(TABLES, sizes, strict=True):
             self._parts[name] = place, place + size
             place += size + size % 2
-        self._block.reserve(place)
+        self._block.begin(place)
         self._fill(plan)
-        self._block.device[:place].copy_(self._block.host[:place], non_blocking=True)
-        if self._sent is not None:
-            self._sent.record()
+        self._block.send(place)
 
     def _fill(self, plan: Plan) -> None:
         jobs = self._numbers("jobs")
