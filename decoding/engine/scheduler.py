@@ -213,7 +213,11 @@ class Scheduler:
             request = each.request
             is_alone = request.runs_whole_prompt or request.num_output > 0
             is_alone |= len(request.prompt) <= BLOCK_LEN
-            key = each if is_alone else (request.tenant, request.cache_salt, request.prompt.tobytes())
+            key = (
+                each
+                if is_alone
+                else (request.tenant, request.cache_salt, request.keys[: len(request.prompt)].tobytes())
+            )
             firsts.setdefault(key, each)
         return list(firsts.values())
 
@@ -262,7 +266,7 @@ class Scheduler:
                 return False
             self._preempt(victim)
         if end >= BLOCK_LEN * (rows.table.num_hashed + 1):
-            self._pool.publish(rows.table, sequence.request.tokens[:end])
+            self._pool.publish(rows.table, sequence.request.keys[:end])
         return True
 
     def _youngest_beside(self, sequence: Sequence, unplanned: list[Sequence]) -> Sequence:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from decoding.cache.batch import LogitRows, Segment, StepBatch
+from decoding.cache.batch import LogitRows, Segment, StepBatch, within
 from decoding.cache.block_pool import BLOCK_LEN, BlockTable
 from decoding.cache.kv_store import KvRows, slots_of
 from decoding.cache.top_token_store import TopTokenStore
@@ -152,15 +152,17 @@ class SequenceStep:
     def segment(self) -> Segment:
         """What it brings to the step's batch."""
         num_chunk, tree = len(self.chunk), self.tree
+        pictures = self.sequence.pictures
+        embedded = within(pictures, self.start, self.end) if pictures else ()
         if tree is None:
-            return Segment(self.rows, self.chunk, None, self.num_chunk_logits)
+            return Segment(self.rows, self.chunk, None, self.num_chunk_logits, embedded=embedded)
         if num_chunk == 0:
-            return Segment(self.rows, tree.tokens, tree.parents, len(tree.tokens))
+            return Segment(self.rows, tree.tokens, tree.parents, len(tree.tokens), embedded=embedded)
         logits: LogitRows = self.num_chunk_logits + len(tree)
         tokens = np.concatenate((self.chunk, tree.tokens))
         chunk_parents = np.arange(-1, num_chunk - 1, dtype=np.int32)
         parents = np.concatenate((chunk_parents, tree.parents + np.int32(num_chunk)))
-        return Segment(self.rows, tokens, parents, logits, num_certain=num_chunk + 1)
+        return Segment(self.rows, tokens, parents, logits, num_certain=num_chunk + 1, embedded=embedded)
 
     def mark_state(self) -> None:
         """Have the forward keep what layers carry after some of the chunk's blocks, for who begins with the same
@@ -169,7 +171,7 @@ class SequenceStep:
         state, digests = self.rows.state, self.table.digests
         if state is None:
             return
-        last, common = len(self.sequence.tokens_to_find) // BLOCK_LEN, self.table.num_matched
+        last, common = len(self.sequence.keys_to_find) // BLOCK_LEN, self.table.num_matched
         for block in range(self.start // BLOCK_LEN + 1, (self.start + len(self.chunk)) // BLOCK_LEN + 1):
             is_spare = block not in (last, common)
             if block <= len(digests) and not (is_spare and block % MARKED_EVERY):

@@ -68,7 +68,7 @@ def engine_over(answers: Answers, num_requests: int, costs: Curves | None = None
     run_group(AUTO)
     return Engine(
         Resources(
-            model=cast(TargetModel, SimpleNamespace(is_exact=True, vocab_size=VOCAB_SIZE)),
+            model=cast(TargetModel, SimpleNamespace(is_exact=True, vocab_size=VOCAB_SIZE, tower=None, blindness=None)),
             config=config,
             runner=runner_over(store, most_len + config.max_nodes, GPU_BATCH),
             exact_rows=GPU_BATCH,
