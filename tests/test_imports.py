@@ -44,8 +44,8 @@ DECODING = {
     "costs": "price calibration acceptance credit trials pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
     "cache": """
-        state_pool prefix_index block_pool kv_format mirror kv_store kv_cache stamped top_token_store feature_store batch
-        step_tensors
+        state_pool prefix_index block_pool kv_format mirror kv_store kv_cache stamped top_token_store feature_store
+        batch step_tensors
         prefix_file prefix_folder prefix_keeper
     """,
     "attention": """
