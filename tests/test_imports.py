@@ -44,8 +44,8 @@ DECODING = {
     "costs": "price calibration acceptance credit trials pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
     "cache": """
-        state_pool prefix_index block_pool kv_format kv_store kv_cache stamped top_token_store feature_store batch
-        step_tensors
+        state_pool prefix_index block_pool kv_format mirror kv_store kv_cache stamped top_token_store feature_store
+        batch step_tensors
         prefix_file prefix_folder prefix_keeper
     """,
     "attention": """
@@ -72,7 +72,7 @@ DECODING = {
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
         law token_lists logits_processors verify cpu_sampler rejection asked
-        device/tree_edits device/plan
+        device/tree_edits device/plan device/results device/tables
         device/launch top_tokens logprobs sampler device/device_sampler step_sampler
     """,
     "drafting": """
@@ -123,6 +123,7 @@ DECODING = {
         sampling/cases sampling/__main__
         gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
         gpu/first_hour/kernels gpu/first_hour/page gpu/first_hour/__main__
+        host/device host/engine host/__main__
         __main__
     """,
 }

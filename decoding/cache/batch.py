@@ -45,8 +45,7 @@ def within(embedded: Sequence[EmbeddedRows], start: int, end: int) -> tuple[Embe
     return tuple(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """One request's part of a step. rows: where its keys and values lie.
 
     tokens: int32 [n]; parents: int32 [w + n], local to the segment, -1 for a node that follows the committed tokens,
@@ -132,27 +131,16 @@ class StepBatch:
 def pack(segments: Sequence[Segment], store: KvStore) -> StepBatch:
     """Pack the segments side by side. Each block table must have room for its segment's tokens."""
     assert segments
-    num_segments = len(segments)
-    tables = Tables(
-        offsets=np.zeros(num_segments + 1, np.int32),
-        tree_offsets=np.zeros(num_segments + 1, np.int32),
-        logit_offsets=np.zeros(num_segments + 1, np.int32),
-        table_offsets=np.zeros(num_segments + 1, np.int32),
-        prefix_lens=np.empty(num_segments, np.int32),
-        num_written=np.empty(num_segments, np.int32),
-        is_chain=np.empty(num_segments, np.bool_),
-    )
-    for place, segment in enumerate(segments):
-        num_tokens, num_written = len(segment.tokens), segment.num_written
-        tables.offsets[place + 1] = tables.offsets[place] + num_tokens
-        tables.tree_offsets[place + 1] = tables.tree_offsets[place] + num_written + num_tokens
-        tables.logit_offsets[place + 1] = tables.logit_offsets[place] + _num_logits(segment.logits, num_tokens)
-        tables.table_offsets[place + 1] = tables.table_offsets[place] + segment.rows.table.num_blocks
-        tables.prefix_lens[place] = segment.rows.length
-        tables.num_written[place] = num_written
-        tables.is_chain[place] = segment.parents is None
-        assert num_written + num_tokens <= segment.rows.room, (num_written, num_tokens, segment.rows)
-        assert num_written == 0 or segment.parents is not None, "a chain grows by committing it"
+    columns = np.array([_numbers_of(segment) for segment in segments], np.int32).T.copy()
+    sizes, (prefix_lens, num_written, is_chain) = columns[:4], columns[4:]
+    borders = np.zeros((4, len(segments) + 1), np.int32)
+    np.cumsum(sizes, axis=1, out=borders[:, 1:])
+    num_tree, num_blocks = sizes[1], sizes[3]
+    has_room = num_tree <= num_blocks * BLOCK_LEN - prefix_lens
+    assert has_room.all(), (num_tree, num_blocks, prefix_lens)
+    offsets, tree_offsets, logit_offsets, table_offsets = borders
+    is_chain = is_chain.astype(np.bool_)
+    tables = Tables(offsets, tree_offsets, logit_offsets, table_offsets, prefix_lens, num_written, is_chain)
     ids_M = _join([segment.tokens for segment in segments]).astype(np.int64)
     parents = [segment.tokens if segment.parents is None else segment.parents for segment in segments]
     parents_P = _join(parents).astype(np.int32)
@@ -217,8 +205,22 @@ class TokenArrays(NamedTuple):
     logit_rows_R: NDArray[np.int64]
 
 
-def _num_logits(logits: LogitRows, num_tokens: int) -> int:
-    return logits if isinstance(logits, int) else {"all": num_tokens, "last": 1, "none": 0}[logits]
+def _numbers_of(segment: Segment) -> tuple[int, ...]:
+    """Tokens, nodes of the tree, logits, blocks; committed tokens, nodes that are written, whether it is a chain."""
+    rows, tokens, parents, logits, num_written, *_ = segment
+    num_tokens = len(tokens)
+    if not isinstance(logits, int):
+        logits = {"all": num_tokens, "last": 1, "none": 0}[logits]
+    assert num_written == 0 or parents is not None, "a chain grows by committing it"
+    return (
+        num_tokens,
+        num_written + num_tokens,
+        logits,
+        rows.table.num_blocks,
+        rows.length,
+        num_written,
+        parents is None,
+    )
 
 
 def _join(arrays: list[IntArray]) -> IntArray:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockTable
 from decoding.cache.kv_format import pack_rows, row_width, unpack_rows
+from decoding.cache.mirror import Mirror
 from decoding.cache.state_pool import CarriedStates, SequenceState
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
@@ -51,7 +52,8 @@ class KvStore:
 
     Layers with the same widths and number of heads share tensors, so that a commit is one compiled call per such group,
     however many layers there are. On the CPU memory pages are touched only when written. On a device the rows that a
-    step's commits move are moved together. carried: what runs the states of layers that carry one, if any do.
+    step's commits move are moved together, by `move_all` if it is given, whatever the device. carried: what runs the
+    states of layers that carry one, if any do.
     num_spare: further blocks, which are no sequence's. state_dtype: of what layers carry; None: as keys and values.
     """
 
@@ -64,6 +66,7 @@ class KvStore:
         carried: CarriedStates | None = None,
         num_spare: int = 0,
         state_dtype: torch.dtype | None = None,
+        move_all: MoveAll | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.spare_blocks: IntArray = num_blocks + 1 + np.arange(num_spare, dtype=np.int32)
@@ -71,8 +74,9 @@ class KvStore:
         self.dtype = dtype
         self.state_dtype = state_dtype or dtype
         self.device = device
-        self._move_all = _mover_on(device)
+        self._move_all = move_all or _mover_on(device)
         self._moves: list[NDArray[np.int64]] = []  # of each sequence, source and target slots, not done yet
+        self._sent: Mirror | None = None  # they, on their way
         num_all = num_blocks + 1 + num_spare
         shapes = [(layer.num_kv_heads, *_widths(layer, dtype)) for layer in layers]
         self._dims = [(layer.key_dim, layer.value_dim) for layer in layers]
@@ -88,7 +92,7 @@ class KvStore:
         self._arrays = [  # the same memory for the compiled commit, on the CPU
             (keys_PBHDS.view(bits).numpy(), values_PBHSV.view(bits).numpy())
             for keys_PBHDS, values_PBHSV in self._groups.values()
-            if device.type == "cpu"
+            if device.type == "cpu" and move_all is None
         ]
         places = [shapes[:place].count(shape) for place, shape in enumerate(shapes)]
         self._planes = [
@@ -144,9 +148,12 @@ class KvStore:
         """Queue the moves of all commits since the last call, before anything reads rows."""
         if not self._moves:
             return
+        if self._sent is None:
+            self._sent = Mirror(torch.int64, self.device)
         borders = np.cumsum([0, *map(len, self._moves)])
-        words = torch.from_numpy(np.concatenate((borders, *(moves.ravel() for moves in self._moves))))
-        words = (words.pin_memory() if self.device.type == "cuda" else words).to(self.device, non_blocking=True)
+        size = len(borders) + 2 * int(borders[-1])
+        np.concatenate((borders, *(moves.ravel() for moves in self._moves)), out=self._sent.begin(size))
+        words = self._sent.send(size)
         for keys_PBHDS, values_PBHSV in self._groups.values():
             self._move_all(keys_PBHDS, values_PBHSV, words, len(self._moves))
         self._moves.clear()

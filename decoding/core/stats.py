@@ -66,10 +66,11 @@ class NodeHistogram(msgspec.Struct, kw_only=True, array_like=True):
     numbers: dict[int, int] = {}
     total: int = 0
 
-    def add(self, num_nodes: int) -> None:
+    def add(self, num_nodes: int, num_trees: int = 1) -> None:
+        """So many trees of this size."""
         bucket = bisect_left(NODE_BOUNDS, num_nodes)
-        self.numbers[bucket] = self.numbers.get(bucket, 0) + 1
-        self.total += num_nodes
+        self.numbers[bucket] = self.numbers.get(bucket, 0) + num_trees
+        self.total += num_trees * num_nodes
 
     def merge(self, other: NodeHistogram) -> None:
         for bucket, number in other.numbers.items():

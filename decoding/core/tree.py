@@ -109,7 +109,12 @@ _ROOT_SOURCES = np.full(1, Source.ROOT, np.int8)
 
 def root_only(root: int) -> DraftTree:
     """The tree of a plain decode step: the root alone."""
-    return DraftTree(np.array([root], np.int32), _ROOT_PARENTS, _ROOT_SOURCES)
+    return tree_of_root(np.array([root], np.int32))
+
+
+def tree_of_root(root: IntArray) -> DraftTree:
+    """The same, of an array of one token."""
+    return DraftTree(root, _ROOT_PARENTS, _ROOT_SOURCES)
 
 
 @nb.njit(cache=True)

@@ -21,7 +21,8 @@ class Brought(NamedTuple):
     tokens: float = 8.0
 
     def towards(self, other: Brought, pace: float) -> Brought:
-        return Brought(*(own + pace * (new - own) for own, new in zip(self, other, strict=True)))
+        emitted, tokens = self
+        return Brought(emitted + pace * (other.emitted - emitted), tokens + pace * (other.tokens - tokens))
 
 
 class Lately(NamedTuple):

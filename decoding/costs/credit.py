@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoding.costs.price import CostCurve
+from decoding.costs.price import CostCurve, num_trees
 
 LARGEST_LOSS = 0.04  # of the time of plain decoding, that drafting may cost a reply
+PROBE_SHARE = 0.01  # of it, that asking the stores may, of a reply that drafting has gained nothing
 TRIAL_SHARE = 0.03  # of it, that trials of a draft model may; and of the server's time, what they read for that
 SHORT_REPLY = 100  # tokens; a shorter reply may lose what one of so many may
 
@@ -27,8 +28,9 @@ def losses(
     drafted: Sequence[tuple[float, int]],
 ) -> list[float]:
     """What drafting cost each request of a step more than it brought, in tokens of plain decoding: negative where it
-    gained. tokens: that each ran; drafted: seconds of the draft model for each, and the tokens that each was given."""
+    gained. tokens: that each ran; drafted: seconds of the draft model, and of asking the stores, for each, and the
+    tokens that each was given."""
     plain, num_drafted = curve.step_seconds([1] * len(tokens), contexts), sum(tokens) - len(tokens)
-    rate, more = len(tokens) / plain, curve.step_seconds(tokens, contexts) - plain
-    shares = [(count - 1) / max(1, num_drafted) * more for count in tokens]
+    rate, more = len(tokens) / plain, curve.step_seconds(tokens, contexts) - plain - curve.tree * num_trees(tokens)
+    shares = [(count - 1) / max(1, num_drafted) * more + curve.tree * (count > 1) for count in tokens]
     return [rate * (share + seconds) + 1 - count for share, (seconds, count) in zip(shares, drafted, strict=True)]

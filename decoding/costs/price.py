@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 from typing import NamedTuple
 
 ANY_DEPTH = 2**31 - 1
@@ -66,7 +67,8 @@ class CostCurve:
     summed over their context lengths) + what the tokens' experts take.
 
     head: the part of `token` that goes into its logits, which a prompt's tokens can do without; harvest: what a token
-    costs more when the stores learn from its logits.
+    costs more when the stores learn from its logits. tree: what each request that drafts costs the host beside its
+    tokens; probe: what asking a request's stores does, which no step's seconds include.
     """
 
     base: float
@@ -77,6 +79,8 @@ class CostCurve:
     few: int = 0
     few_token: float = 0.0
     experts: ExpertCosts | None = None
+    tree: float = 0.0
+    probe: float = 0.0
 
     @property
     def tokens_of_base(self) -> float:
@@ -85,9 +89,10 @@ class CostCurve:
         return (self.base + reading) / self.token
 
     def step_seconds(self, tokens: Sequence[float], contexts: Sequence[int]) -> float:
-        """A step in which request i brings tokens[i] tokens at contexts[i] committed ones."""
-        keys = sum(count * context for count, context in zip(tokens, contexts, strict=True))
-        return self.base + self.seconds_of_tokens(sum(tokens)) + self.key * keys
+        """A step in which request i brings tokens[i] tokens at contexts[i] committed ones: on average, where that is no
+        whole number."""
+        keys = sum(map(mul, tokens, contexts))
+        return self.base + self.seconds_of_tokens(sum(tokens)) + self.key * keys + self.tree * num_trees(tokens)
 
     def seconds_of_tokens(self, num_tokens: float) -> float:
         """What so many tokens take beside what every step does and the keys they read."""
@@ -104,6 +109,11 @@ class CostCurve:
     def plain_seconds(self, emitted: int, contexts: Sequence[int]) -> float:
         """Seconds plain decoding needs for `emitted` tokens at this load: one token per request a step."""
         return emitted / len(contexts) * self.step_seconds([1] * len(contexts), contexts)
+
+
+def num_trees(tokens: Sequence[float]) -> float:
+    """How many of the requests that bring so many tokens draft."""
+    return sum(min(1.0, count - 1.0) for count in tokens if count > 1)
 
 
 @dataclass(slots=True)
@@ -159,6 +169,7 @@ class DraftBudget(NamedTuple):
 
     round_price, row_price: what one more forward of the draft model and each of its rows must promise, in accepted
     tokens. block_len: rows of a forward that names a whole path at once; 1 where each node takes a row and a forward.
+    tree_price: what any tree must promise beside all these.
     credit: what the tree's nodes may cost, in tokens, and as much again the draft model. others, fixed: tokens that the
     step's other requests are given, and what it costs without this tree, in tokens; a tree that promises much beside
     them raises the rate, and so the price of its own last nodes. harvests: whether the stores learn from the tree's
@@ -171,6 +182,7 @@ class DraftBudget(NamedTuple):
     round_price: float = 0.0
     row_price: float = 0.0
     block_len: int = 1
+    tree_price: float = 0.0
     others: float = 0.0
     fixed: float = math.inf
     harvests: bool = True

@@ -19,9 +19,11 @@ from decoding.costs.price import (
     Curves,
     DraftBudget,
     NodePrice,
+    chain_gain,
     first_price,
     model_gain,
     num_nodes_for,
+    num_trees,
     price_of,
 )
 from decoding.costs.trials import HOPE, Trials
@@ -63,26 +65,27 @@ class Rate:
 
 
 class Prices(NamedTuple):
-    """In tokens: of a tree's nodes, of a round of the draft model and of each token that it runs. block_len: as of a
-    `DraftBudget`."""
+    """In tokens: of a tree's nodes, of a round of the draft model and of each token that it runs, and of a tree beside
+    these. block_len: as of a `DraftBudget`."""
 
     node: NodePrice
     round: float = 0.0
     row: float = 0.0
     block_len: int = 1
+    tree: float = 0.0
 
     @property
     def first_token(self) -> float:
-        """Of the first token that the draft model names, or its first block, and of the node for it."""
-        return self.round + self.row * self.block_len + first_price(self.node)
+        """Of the first token that the draft model names, or its first block, and of a tree with the node for it."""
+        return self.round + self.row * self.block_len + first_price(self.node) + self.tree
 
     def pay_for(self, chance: float, hit_rate: float) -> bool:
-        """Whether some tree is worth its price: one that begins with a token so likely, or one of the draft model's."""
-        return chance > first_price(self.node) or self.pay_for_model(hit_rate)
+        """Whether some tree is worth its price: one of tokens so likely, or one of the draft model's."""
+        return chain_gain(chance, chance, self.node) > self.tree or self.pay_for_model(hit_rate)
 
     def pay_for_model(self, hit_rate: float) -> bool:
         """Whether running the draft model is worth its price, if there is one."""
-        return self.round > 0 and model_gain(hit_rate, *self) > 0
+        return self.round > 0 and model_gain(hit_rate, self.node, self.round, self.row, self.block_len) > self.tree
 
 
 def present_rate(curve: CostCurve, acceptances: Sequence[Acceptance], contexts: Sequence[int]) -> Rate:
@@ -182,7 +185,7 @@ class Pricing:
 
     def note_trial(self, budget: DraftBudget, is_sampled: bool) -> None:
         """A step asked the draft model within a trial's budget."""
-        prices = Prices(budget.price, budget.round_price, budget.row_price, budget.block_len)
+        prices = Prices(budget.price, budget.round_price, budget.row_price, budget.block_len, budget.tree_price)
         self.trials.note_asked(is_sampled, prices.first_token)
 
     def budgets(self, rate: Rate, demands: Sequence[Demand], chances: Sequence[float | None]) -> list[DraftBudget]:
@@ -224,11 +227,12 @@ class Pricing:
         curve, draft, tokens_a_second = self._costs.curve, self._costs.draft_curve, rate.tokens_a_second
         beside = curve.harvest if self._harvests(rate, demand) else 0.0
         node = node_price(curve, tokens_a_second, demand.context, len(rate.emitted), beside)
+        tree = tokens_a_second * curve.tree
         if draft is None or not demand.runs_draft_model:
-            return Prices(node)
+            return Prices(node, tree=tree)
         num_sharing = max(1, num_sharing)
         row = first_price(node_price(draft, tokens_a_second, demand.context, num_sharing))
-        return Prices(node, tokens_a_second * draft.base / num_sharing, row, demand.block_len)
+        return Prices(node, tokens_a_second * draft.base / num_sharing, row, demand.block_len, tree)
 
     def _harvests(self, rate: Rate, demand: Demand) -> bool:
         return self.harvests(rate) if demand.harvests is None else demand.harvests
@@ -243,12 +247,13 @@ class Pricing:
         prices = self._prices(rate, demand, num_sharing)
         credit = max(0.0, demand.credit) * rate.tokens_a_second / rate.plain / (2 if self._runs_model(demand) else 1)
         most_nodes = self._most_nodes if demand.most_nodes is None else min(demand.most_nodes, self._most_nodes)
-        most_nodes = int(min(most_nodes, num_nodes_for(prices.node, credit)))
+        most_nodes = int(min(most_nodes, num_nodes_for(prices.node, max(0.0, credit - prices.tree))))
         is_trial = self._is_trial(demand, prices)
         if most_nodes == 0 or not (is_trial or prices.pay_for(chance, demand.hit_rate)):
             return NOTHING
         whole = sum(rate.emitted)
-        others, fixed = whole - rate.emitted[place], whole - price_of(prices.node, rate.tokens[place] - 1)
+        others, own = whole - rate.emitted[place], rate.tokens[place]
+        fixed = whole - price_of(prices.node, own - 1) - prices.tree * num_trees([own])
         budget = DraftBudget(most_nodes, *prices, others, fixed, self._harvests(rate, demand), credit, max_depth)
         return budget._replace(is_trial=True, readable=self._num_readable) if is_trial else budget
 

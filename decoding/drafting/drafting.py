@@ -13,7 +13,8 @@ from typing import Protocol
 from decoding.cache.block_pool import BlockTable
 from decoding.core.request import Request
 from decoding.core.tree import DraftTree
-from decoding.costs.acceptance import Acceptance, lately_of
+from decoding.costs.acceptance import PLAIN as PLAIN_STEP
+from decoding.costs.acceptance import Acceptance, Lately, lately_of
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, KeptTokens, Proposer
 from decoding.drafting.one_tree.prediction import Prediction
@@ -99,16 +100,22 @@ class Drafting:
 
     def propose(self, steps: Sequence[DraftStep]) -> None:
         """Draft for all sequences of a step at once, each within its budget."""
+        if self.draft_model is not None:
+            self._run_draft_model(self.draft_model, steps)
+        for step in steps:
+            if step.budget is not None and step.budget.max_nodes > 0:
+                step.tree = step.drafter.propose(step.budget)
+            if step.drafter.active.state is not None:
+                step.cost = step.drafter.take_cost()
+
+    def _run_draft_model(self, draft_model: Proposer, steps: Sequence[DraftStep]) -> None:
         asked = [growth for step in steps if (growth := _growth(step)) is not None]
-        fallbacks = self.draft_model.grow_batch(asked) if self.draft_model is not None and asked else {}
+        fallbacks = draft_model.grow_batch(asked) if asked else {}
         for step in steps:
             state = step.drafter.active.state
             if state is not None and (fallback := fallbacks.get(state)) is not None:
                 step.refusal = fallback.reason
                 self._fall_back(step.drafter, fallback)
-            if step.budget is not None and step.budget.max_nodes > 0:
-                step.tree = step.drafter.propose(step.budget)
-            step.cost = step.drafter.take_cost()
 
     def keep_features(self, kept: Iterable[KeptTokens]) -> None:
         """The target's forward is through, and these tokens of it stay."""
@@ -123,7 +130,7 @@ class Drafting:
         reason = f"{drafter.active.choice.method} was given up: {fallback.sentence}"
         choice = Choice(AUTO, "fallback", reason)
         if drafter.active.choice.method == AUTO:  # what it knows of the reply, and has counted and kept of it, stays
-            drafter.active = replace(drafter.active, choice=choice, state=None)
+            drafter.begin(replace(drafter.active, choice=choice, state=None))
         else:
             self._begin(drafter, choice)
 
@@ -135,9 +142,12 @@ class Drafting:
             state = self.draft_model.open(request)
         sources = Sources(drafter.session, state, self._tree, drafter.prediction, drafter.grammar)
         own = (start_drafter or method.start)(request, sources)
-        acceptance = Acceptance(lately_of(drafter.learned.lately.tolist()))
-        drafter.active = ActiveMethod(
-            choice=choice, drafter=own, most_nodes=method.most_nodes, acceptance=acceptance, state=state
+        is_plain = method.most_nodes == 0 or request.speculation.max_nodes == 0
+        acceptance = Acceptance(
+            Lately(PLAIN_STEP, PLAIN_STEP) if is_plain else lately_of(drafter.learned.lately.tolist())
+        )
+        drafter.begin(
+            ActiveMethod(choice=choice, drafter=own, most_nodes=method.most_nodes, acceptance=acceptance, state=state)
         )
 
 

@@ -11,7 +11,7 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.acceptance import Acceptance, Brought, numbers_of
-from decoding.costs.credit import TRIAL_SHARE, credit
+from decoding.costs.credit import PROBE_SHARE, TRIAL_SHARE, credit
 from decoding.costs.price import DraftBudget
 from decoding.costs.pricing import Demand
 from decoding.drafting.draft_model.state import NO_COST, DraftCost, DraftModelState
@@ -47,7 +47,7 @@ class ActiveMethod:
 
 class SequenceDrafter:
     """request: whose; session: what drafting remembers of its caller; prediction, matcher: None where the request has
-    none. `active`: set before anything is proposed."""
+    none. `active`: begun before anything is proposed."""
 
     active: ActiveMethod
 
@@ -58,7 +58,12 @@ class SequenceDrafter:
         self.session = session
         self.prediction = prediction
         self.grammar = TreeGrammar(request, matcher) if matcher else None
+        self.nodes_wanted = (
+            0  # that it could bring to a step: twice those that its trees lately had, since they may grow
+        )
+        self._max_nodes: int | None = 0  # the budget of each step; None where it is what the reply's credit allows
         self.lost = 0.0  # tokens of plain decoding, that drafting took beyond what it brought
+        self.lost_in_probes = 0.0  # of them, for asking the stores
         self.lost_in_trials = 0.0  # of them, in steps that asked the draft model to learn what it is worth
         if prediction is not None:
             prediction.follow(request.output)
@@ -95,7 +100,7 @@ class SequenceDrafter:
             runs_draft_model=active.state is not None,
             harvests=None if drafter.weighs_harvest else drafter.num_top > 0,
             hit_rate=drafter.hit_rate,
-            credit=credit(self.request.num_output, self.lost),
+            credit=self._credit,
             block_len=1 if active.state is None else active.state.block_len,
             trial_credit=credit(self.request.num_output, self.lost_in_trials, TRIAL_SHARE),
             is_sampled=self.is_sampled,
@@ -104,21 +109,35 @@ class SequenceDrafter:
     def probe(self) -> float | None:
         """How likely the likeliest next token is; None where nothing is drafted at this step."""
         drafter, max_nodes = self.active.drafter, self._max_nodes
-        if self._tokens_left <= 1 or max_nodes == 0:
+        if max_nodes == 0 or self._tokens_left <= 1:
             return None
         if max_nodes is not None:
             return 1.0
-        return drafter.probe() if drafter.is_awake else None
+        return drafter.probe() if drafter.is_awake and self._may_probe else None
 
     @property
-    def nodes_wanted(self) -> int:
-        """That it could bring to a step: twice those that its trees lately had, since they may grow."""
-        return int(2 * (self.active.acceptance.own.tokens - 1)) if self._tokens_left > 1 else 0
+    def _may_probe(self) -> bool:
+        num_output = self.request.num_output
+        has_gained = self.lost < 0
+        return has_gained or (self._credit > 0 and credit(num_output, self.lost_in_probes, PROBE_SHARE) > 0)
 
     @property
-    def _max_nodes(self) -> int | None:
-        """The budget of each step; None where it is what the reply's credit allows."""
-        return 0 if self.active.most_nodes == 0 else self.request.speculation.max_nodes
+    def _credit(self) -> float:
+        return credit(self.request.num_output, self.lost)
+
+    @property
+    def is_weighed(self) -> bool:
+        """Whether what it drafts is weighed against its price: then the stores are asked before."""
+        return self._max_nodes is None
+
+    def begin(self, active: ActiveMethod) -> None:
+        """Another method drafts from here on."""
+        self.active = active
+        self._max_nodes = 0 if active.most_nodes == 0 else self.request.speculation.max_nodes
+        self._note_wanted()
+
+    def _note_wanted(self) -> None:
+        self.nodes_wanted = int(2 * (self.active.acceptance.own.tokens - 1)) if self._tokens_left > 1 else 0
 
     @property
     def _tokens_left(self) -> int:
@@ -172,11 +191,17 @@ class SequenceDrafter:
 
     def note_step(self, tree: DraftTree, verdict: Verdict, cost: DraftCost) -> None:
         """A tree was verified, and the request extended."""
-        draft_seconds = cost.seconds if cost is NO_COST or cost.is_usual else None
-        own, alone = Brought(len(verdict.tokens), tree.num_drafted + 1), self.active.drafter.alone
-        self.active.acceptance.update(own, alone if cost.num_forwards else None, draft_seconds)
+        if self._max_nodes != 0:
+            draft_seconds = cost.seconds if cost is NO_COST or cost.is_usual else None
+            own, alone = Brought(len(verdict.tokens), len(tree)), self.active.drafter.alone
+            self.active.acceptance.update(own, alone if cost.num_forwards else None, draft_seconds)
+            self._note_wanted()
         if self.prediction is not None:
             self.prediction.follow(self.request.output)
+
+    def note_probe(self, price: float) -> None:
+        """The stores were asked, for so many tokens, which are a part of the step's loss."""
+        self.lost_in_probes += price
 
     def note_loss(self, lost: float, budget: DraftBudget, cost: DraftCost) -> float:
         """A step took so many tokens of plain decoding more than it brought. Seconds for which the draft model read to

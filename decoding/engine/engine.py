@@ -25,7 +25,7 @@ from decoding.engine.isolation import Isolation
 from decoding.engine.resources import Resources
 from decoding.engine.scheduler import Scheduler
 from decoding.engine.sequence import namespace_of
-from decoding.engine.sequence_step import SequenceStep, progress_of
+from decoding.engine.sequence_step import SequenceStep, note_places, progress_of
 from decoding.engine.step_result import StepResult
 from decoding.engine.tally import StepTally, outcome_of
 from decoding.engine.tracing import trace_step
@@ -152,27 +152,29 @@ class Engine:
             meanwhile()
             self._intake.wait(GRAMMAR_PATIENCE)
             return result
-        self._price(steps, isolation)
+        self._price(steps, isolation, tally)
         tally.end_phase("schedule")
         self._draft(steps, isolation)
         tally.end_draft(steps)
-        for step in steps:
-            step.mark_state()
+        if self.pool.states is not None:
+            for step in steps:
+                step.mark_state()
         batch = pack([step.segment() for step in steps], self.store)
+        note_places(steps, batch)
         forward = self._runner.launch(batch)
         logits_RV = forward.logits_RV
         tally.end_phase("forward")
-        drawing = self.sampler.launch(logits_RV, [step.ask(place, batch) for place, step in enumerate(steps)])
+        drawing = self.sampler.launch(logits_RV, [step.ask() for step in steps])
         meanwhile()
         isolation.each(self._unlearnt, self._learn_prompt)
-        isolation.each(steps, lambda step: step.collect(drawing))
+        verified = isolation.each(steps, lambda step: step.collect(drawing))
         tally.end_sample(forward.seconds())
-        verified = isolation.each(steps, lambda step: step.keep_top(self._tops))
+        isolation.each([step for step in verified if len(step.chunk)], lambda step: step.keep_top(self._tops))
         self._drafting.keep_features(step.kept_tokens() for step in verified)
         if self._hidden is not None:
             hidden = self._hidden
             isolation.each([step for step in verified if step.sequence.pooled], lambda step: step.pool(hidden))
-        isolation.each([step for step in verified if step.tree is not None], self._learn_prompt)
+        isolation.each([step for step in verified if step.tree is not None and step.knows_more], self._learn_prompt)
         committed = isolation.each(verified, lambda step: self._commit(step, logits_RV, tally, result))
         self._unlearnt = [step for step in steps if step.tree is None]
         tally.end_phase("commit")
@@ -228,21 +230,24 @@ class Engine:
         reading = self._keeper.fetch(namespace_of(request), request.keys[:-1], num_spare)
         return None if reading is None else reading.ended
 
-    def _price(self, steps: list[SequenceStep], isolation: Isolation) -> None:
+    def _price(self, steps: list[SequenceStep], isolation: Isolation, tally: StepTally) -> None:
         """Say what each sequence may draft, by how likely its next token is and by what a node costs at this load, and
         how much of its prompt is worth learning from."""
-        drafting = [step for step in steps if step.tree is not None]
+        drafting, started = [step for step in steps if step.tree is not None], tally.seconds
         isolation.each(drafting, self._drafting.probe)
+        asked, reading = [step for step in drafting if step.is_probed], [step for step in steps if len(step.chunk)]
+        tally.note_probing(tally.seconds - started, len(asked))
+        if not reading and all(step.chance is None for step in drafting):
+            return
         demands = [step.drafter.demand() for step in drafting]
         now = {step.sequence for step in drafting}
-        reading = [each.request.num_tokens for each in self._scheduler.running if each not in now]
-        rate = self._pricing.rate(demands, reading)
+        waiting = [each.request.num_tokens for each in self._scheduler.running if each not in now]
+        rate = self._pricing.rate(demands, waiting)
         self._scheduler.grant(drafting, self._pricing.budgets(rate, demands, [step.chance for step in drafting]))
-        room = self.limits.max_prompt_logits - sum(step.num_chunk_logits for step in steps)  # told in any case
-        for step in steps:
-            if len(step.chunk):
-                step.harvest_len, step.harvest_room = self._harvest_len(step, rate), room
-                room -= 0 if step.sequence.scores_prompt else step.num_chunk_logits
+        room = self.limits.max_prompt_logits - sum(step.num_chunk_logits for step in reading)  # told in any case
+        for step in reading:
+            step.harvest_len, step.harvest_room = self._harvest_len(step, rate), room
+            room -= 0 if step.sequence.scores_prompt else step.num_chunk_logits
 
     def _harvest_len(self, step: SequenceStep, rate: Rate) -> int:
         is_kept = (self.config.prefix_cache or step.drafter.num_top > 0) and step.sequence.pooled is None
@@ -270,7 +275,8 @@ class Engine:
         """Keep the accepted rows, extend the sequence, and say what it was given."""
         sequence, request, drawn = step.sequence, step.sequence.request, step.drawn
         assert drawn is not None, request.id
-        sequence.note_prompt_logprobs(drawn.prompt_logprobs)
+        if drawn.prompt_logprobs:
+            sequence.note_prompt_logprobs(drawn.prompt_logprobs)
         self.store.commit(step.rows, step.kept_rows())
         if drawn.verdict is None or step.tree is None:
             sequence.note_chunk()
@@ -280,7 +286,7 @@ class Engine:
         if sequence.pooled is not None:
             result.events.append(Pooled(request_id=request.id, vector=sequence.pooled.vector()))
             return
-        outcome = outcome_of(step.tree, step.emitted_nodes)
+        outcome = outcome_of(step.tree, step.emitted_nodes) if step.tree.num_drafted else None
         sequence.note_outcome(outcome)
         tally.add(step, context, outcome)
         if request.speculation.trace is not None:
@@ -313,17 +319,27 @@ class Engine:
             if len(step.chunk)
         )
         trees = [step for step in steps if step.tree is not None]
-        tokens, contexts = [step.num_tokens - len(step.chunk) for step in trees], [step.end - 1 for step in trees]
+        tokens, contexts = [len(step.tree.tokens) for step in trees if step.tree], [step.end - 1 for step in trees]
         self._pricing.note_step(tally.seconds, tokens, contexts, chains)
-        drafted = [(step.cost.seconds if step.cost.is_usual else 0.0, step.num_emitted) for step in trees]
-        for step, lost in zip(trees, losses(self.costs.curve, tokens, contexts, drafted), strict=True):
-            assert step.budget is not None, step.sequence.request.id
-            reading = step.drafter.note_loss(lost, step.budget, step.cost)
-            self._pricing.note_emitted(step.num_emitted, reading)
-            if step.budget.is_trial and step.cost.num_forwards:
-                self._pricing.note_trial(step.budget, step.drafter.is_sampled)
+        self._note_losses(trees, tokens, contexts, tally.num_probed)
         if chains == 0:
-            self.costs.note_step(tally.seconds_beside, [step.cost for step in trees], sum(tokens))
+            num_harvested = sum(step.num_harvested for step in trees) if sum(tokens) > len(trees) else 0
+            self.costs.note_step(tally.host_step(tokens, num_harvested), [step.cost for step in trees], sum(tokens))
+
+    def _note_losses(self, trees: list[SequenceStep], tokens: list[int], contexts: list[int], num_probed: int) -> None:
+        """Let each request pay for what was done to draft for it, whether it drafted or not."""
+        reading, curve = 0.0, self.costs.curve
+        if num_probed or sum(tokens) > len(trees) or self.draft_model is not None:
+            seconds = [curve.probe * step.is_probed + step.cost.usual_seconds for step in trees]
+            drafted = list(zip(seconds, [step.num_emitted for step in trees], strict=True))
+            probe = curve.probe * len(trees) / curve.step_seconds([1] * len(trees), contexts)
+            for step, lost in zip(trees, losses(curve, tokens, contexts, drafted), strict=True):
+                assert step.budget is not None, step.sequence.request.id
+                step.drafter.note_probe(probe * step.is_probed)
+                reading += step.drafter.note_loss(lost, step.budget, step.cost)
+                if step.budget.is_trial and step.cost.num_forwards:
+                    self._pricing.note_trial(step.budget, step.drafter.is_sampled)
+        self._pricing.note_emitted(sum(step.num_emitted for step in trees), reading)
 
     def _note_sessions(self, steps: list[SequenceStep]) -> None:
         """Have the sessions in use counted and told of, now and then."""

@@ -48,6 +48,7 @@ class Scheduler:
         self._num_steps = 0
         self._last_step: dict[Sequence, int] = {}  # in which each that decodes ran
         self._plan = StepPlan(0, {}, 0, 0)  # of the step under way
+        self._grown: list[Sequence] = []  # who has blocks for a tree
         self.reuse = Reuse()
 
     @property
@@ -103,7 +104,8 @@ class Scheduler:
         self._plan_decoding(plan)
         self._plan_prompts(plan)
         steps = [SequenceStep.of(sequence, size) for sequence, size in plan.sizes.items()]
-        return sorted(steps, key=lambda step: step.tree is not None)  # prompts that go on first
+        reading = [step for step in steps if step.tree is None]  # prompts that go on come first
+        return [*reading, *(step for step in steps if step.tree is not None)] if reading else steps
 
     def grant(self, steps: list[SequenceStep], budgets: list[DraftBudget]) -> None:
         """Let these steps draft what they may, in what each key has left of the step and as far as there are blocks."""
@@ -116,13 +118,14 @@ class Scheduler:
             for place, budget in zip(own, fitted([budgets[place] for place in own], room), strict=True):
                 self._plan.tokens_left -= budget.max_nodes
                 self._plan.tree_tokens_left -= budget.max_nodes
-                steps[place].budget = self._with_room(steps[place], budget)
+                steps[place].budget = self._with_room(steps[place], budget) if budget.max_nodes else budget
 
     def _drop_trees(self) -> None:
         """Leave running sequences the blocks that they have tokens in: the last step's trees are done with."""
-        for sequence in self._queue.running:
-            assert sequence.rows is not None
-            self._pool.resize(sequence.rows.table, sequence.num_committed)
+        for sequence in self._grown:
+            if sequence.rows is not None:
+                self._pool.resize(sequence.rows.table, sequence.rows.length)
+        self._grown.clear()
 
     def _admit(self) -> None:
         """Whose turn it is, as long as there is a place, and the tokens it has find room beside what is owed to those
@@ -170,14 +173,17 @@ class Scheduler:
     def _plan_decoding(self, plan: StepPlan) -> None:
         """Every sequence whose prompt is through, the oldest first; where a key has more of them than it may run, those
         that have waited longest, and but for a block if it has prompts, too."""
-        running = sorted(self._queue.running, key=lambda each: (self._last_step.get(each, 0), each.turn.arrived))
-        kept = {each.turn.key: BLOCK_LEN for each in running if each.num_pending > 1}
-        for sequence in running:
+        last_step, kept, decoding = self._last_step, dict[str, int](), list[Sequence]()
+        for sequence in self._queue.running:
+            if sequence.num_pending == 1:
+                decoding.append(sequence)
+            else:
+                kept[sequence.turn.key] = BLOCK_LEN
+        for sequence in sorted(decoding, key=lambda each: (last_step.get(each, 0), each.arrived)):
             key = sequence.turn.key
-            is_due = sequence.num_pending == 1 and plan.tokens_of[key] > kept.get(key, 0)
-            if is_due and self._make_room(sequence, 1, plan):
-                plan.add(sequence, 1)
-                self._last_step[sequence] = self._num_steps
+            if plan.tokens_of[key] > kept.get(key, 0) and self._make_room(sequence, 1, plan):
+                plan.add_root(sequence, key)
+                last_step[sequence] = self._num_steps
 
     def _plan_prompts(self, plan: StepPlan) -> None:
         """Of each key that has prompts the same, by its weight, of the seconds they may take beside sequences that
@@ -235,6 +241,7 @@ class Scheduler:
     def _with_room(self, step: SequenceStep, budget: DraftBudget) -> DraftBudget:
         """As much of the budget as there are blocks for."""
         table, end = step.table, step.end
+        self._grown.append(step.sequence)
         if self._pool.resize(table, end + budget.max_nodes):
             return budget
         self._pool.resize(table, table.capacity + self._pool.num_available * BLOCK_LEN)
@@ -245,11 +252,12 @@ class Scheduler:
 
         What the blocks will hold after the coming step can be found from now on, so who is planned stays.
         """
-        if sequence.rows is None:
+        rows = sequence.rows
+        if rows is None:
             return False
-        end = sequence.num_committed + size
-        while not self._pool.resize(sequence.rows.table, end):
-            num_missing = num_blocks_for(end) - sequence.rows.table.num_blocks
+        end = rows.length + size
+        while end > rows.table.capacity and not self._pool.resize(rows.table, end):
+            num_missing = num_blocks_for(end) - rows.table.num_blocks
             unplanned = plan.unplanned(self._queue.running)
             victim = self._queue.victim(sequence, unplanned, _blocks_held, num_missing)
             if victim is None:
@@ -257,7 +265,8 @@ class Scheduler:
             if victim is sequence:
                 return False
             self._preempt(victim)
-        self._pool.publish(sequence.rows.table, sequence.request.keys[:end])
+        if end >= BLOCK_LEN * (rows.table.num_hashed + 1):
+            self._pool.publish(rows.table, sequence.request.keys[:end])
         return True
 
     def _youngest_beside(self, sequence: Sequence, unplanned: list[Sequence]) -> Sequence:

@@ -17,8 +17,8 @@ from decoding.cache.block_pool import BLOCK_LEN, BlockTable
 from decoding.cache.kv_store import KvRows, slots_of
 from decoding.cache.top_token_store import TopTokenStore
 from decoding.core.events import PromptProgress
-from decoding.core.tree import DraftTree, IntArray, Verdict, root_only
-from decoding.costs.price import DraftBudget
+from decoding.core.tree import DraftTree, IntArray, Verdict, tree_of_root
+from decoding.costs.price import NOTHING, DraftBudget
 from decoding.drafting.draft_model.state import NO_COST, DraftCost, KeptTokens
 from decoding.drafting.sequence_drafter import SequenceDrafter
 from decoding.engine.sequence import Sequence
@@ -28,6 +28,7 @@ from decoding.sampling.step_sampler import Drawing
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 MARKED_EVERY = 64  # blocks of long prompts
+NO_TOKENS: IntArray = np.empty(0, np.int32)
 
 
 @dataclass(slots=True, eq=False)
@@ -36,11 +37,11 @@ class SequenceStep:
 
     Scheduled: `sequence`, and of its tokens the chunk, int32, of its prompt from position `start` on; `tree`, the root
     alone, for drafting to grow, None where the prompt goes on in the next step. Probed: `chance`, how likely the
-    likeliest next token is. Priced: `budget`, None where there is no tree; `harvest_len`, how many of the prompt's last
-    tokens drafting learns from; `harvest_room`, of how many in this step there may be logits. Drafted: `tree`, `cost`
-    of the draft model, `refusal`, why that does no more for the sequence. Packed: `place` in the batch, `first_row` of
-    its tokens there, `first_logit` and `num_logits`, its rows of the step's logits. Sampled: `drawn`. Committed:
-    `num_emitted`.
+    likeliest next token is. Priced: `budget`, nothing unless drafting is worth it, None where there is no tree;
+    `harvest_len`, how many of the prompt's last tokens drafting learns from; `harvest_room`, of how many in this step
+    there may be logits. Drafted: `tree`, `cost` of the draft model, `refusal`, why that does no more for the sequence.
+    Packed: `place` in the batch, `first_row` of its tokens there, `first_logit` and `num_logits`, its rows of the
+    step's logits. Sampled: `drawn`. Committed: `num_emitted`.
     """
 
     sequence: Sequence
@@ -68,7 +69,7 @@ class SequenceStep:
         assert start < end <= len(tokens), (sequence.request.id, start, end, len(tokens))
         if end < len(tokens):
             return cls(sequence, start, tokens[start:end], None)
-        return cls(sequence, start, tokens[start : end - 1], root_only(int(tokens[-1])))
+        return cls(sequence, start, tokens[start : end - 1], tree_of_root(tokens[end - 1 :]), budget=NOTHING)
 
     @property
     def drafter(self) -> SequenceDrafter:
@@ -86,6 +87,17 @@ class SequenceStep:
         return rows
 
     @property
+    def is_probed(self) -> bool:
+        """Whether the stores were asked what comes next."""
+        return self.chance is not None and self.drafter.is_weighed
+
+    @property
+    def num_harvested(self) -> int:
+        """Of a drafted tree the nodes whose logits were learned from."""
+        is_learned = self.tree is not None and self.drawn is not None and self.drawn.top is not None
+        return len(self.tree) if self.tree is not None and is_learned and len(self.tree) > 1 else 0
+
+    @property
     def num_tokens(self) -> int:
         return len(self.chunk) + (0 if self.tree is None else len(self.tree))
 
@@ -93,6 +105,11 @@ class SequenceStep:
     def end(self) -> int:
         """How many of the sequence's tokens the target knows after the step, whatever it accepts."""
         return self.start + len(self.chunk) + (self.tree is not None)
+
+    @property
+    def knows_more(self) -> bool:
+        """Whether the prompt has rows that drafting has not learnt from."""
+        return self.sequence.num_observed < len(self.sequence.request.prompt) - 1
 
     @property
     def verdict(self) -> Verdict | None:
@@ -134,16 +151,17 @@ class SequenceStep:
 
     def segment(self) -> Segment:
         """What it brings to the step's batch."""
-        num_chunk = len(self.chunk)
-        embedded = within(self.sequence.pictures, self.start, self.end)
-        if self.tree is None:
+        num_chunk, tree = len(self.chunk), self.tree
+        pictures = self.sequence.pictures
+        embedded = within(pictures, self.start, self.end) if pictures else ()
+        if tree is None:
             return Segment(self.rows, self.chunk, None, self.num_chunk_logits, embedded=embedded)
-        logits: LogitRows = self.num_chunk_logits + len(self.tree)
         if num_chunk == 0:
-            return Segment(self.rows, self.tree.tokens, self.tree.parents, logits, embedded=embedded)
-        tokens = np.concatenate((self.chunk, self.tree.tokens))
+            return Segment(self.rows, tree.tokens, tree.parents, len(tree.tokens), embedded=embedded)
+        logits: LogitRows = self.num_chunk_logits + len(tree)
+        tokens = np.concatenate((self.chunk, tree.tokens))
         chunk_parents = np.arange(-1, num_chunk - 1, dtype=np.int32)
-        parents = np.concatenate((chunk_parents, self.tree.parents + np.int32(num_chunk)))
+        parents = np.concatenate((chunk_parents, tree.parents + np.int32(num_chunk)))
         return Segment(self.rows, tokens, parents, logits, num_certain=num_chunk + 1, embedded=embedded)
 
     def mark_state(self) -> None:
@@ -159,25 +177,16 @@ class SequenceStep:
             if block <= len(digests) and not (is_spare and block % MARKED_EVERY):
                 state.pool.mark(state, block * BLOCK_LEN - self.start, digests[block - 1], is_spare)
 
-    def ask(self, place: int, batch: StepBatch) -> Asked:
-        """What is asked of its rows of the step's logits. place: of its segment in the batch."""
-        self.place, self.first_row, self.first_logit = place, int(batch.offsets[place]), int(batch.logit_offsets[place])
-        self.num_logits = int(batch.logit_offsets[place + 1]) - self.first_logit
+    def ask(self) -> Asked:
+        """What is asked of its rows of the step's logits."""
         sequence, request = self.sequence, self.sequence.request
-        next_scored, tokens = len(sequence.prompt_logprobs), request.prompt[:0]
-        if sequence.scores_prompt:
-            tokens = request.prompt[next_scored : self.start + len(self.chunk) + 1]
-        return Asked(
-            request=request,
-            law=sequence.law,
-            first=self.first_logit,
-            num_rows=self.num_logits,
-            tree=self.tree,
-            processors=sequence.root_processors,
-            num_top=self.num_top,
-            prompt_tokens=tokens,
-            first_scored=next_scored - 1 - self.start,
-        )
+        first, num_rows, law, processors = self.first_logit, self.num_logits, sequence.law, sequence.root_processors
+        if not sequence.scores_prompt:
+            return Asked(request, law, first, num_rows, self.tree, processors, self.num_top, NO_TOKENS, 0)
+        next_scored = len(sequence.prompt_logprobs)
+        tokens = request.prompt[next_scored : self.start + len(self.chunk) + 1]
+        first_scored = next_scored - 1 - self.start
+        return Asked(request, law, first, num_rows, self.tree, processors, self.num_top, tokens, first_scored)
 
     def collect(self, drawing: Drawing) -> None:
         """Take what the sampler drew for it. Raises BrokenSequence."""
@@ -223,6 +232,14 @@ class SequenceStep:
         if top is not None and self.num_logits > len(self.tree):
             top = top.rows(self.num_logits - len(self.tree), self.num_logits).likeliest(self.drafter.num_top)
         self.drafter.observe(self.tree, self.drawn.verdict, top)
+
+
+def note_places(steps: list[SequenceStep], batch: StepBatch) -> None:
+    """Where each step's tokens and logits are in the batch that they are packed in, in this order."""
+    first_rows, first_logits = batch.offsets.tolist(), batch.logit_offsets.tolist()
+    for place, step in enumerate(steps):
+        step.place, step.first_row, step.first_logit = place, first_rows[place], first_logits[place]
+        step.num_logits = first_logits[place + 1] - first_logits[place]
 
 
 def progress_of(steps: list[SequenceStep]) -> list[PromptProgress]:

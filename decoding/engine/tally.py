@@ -6,7 +6,7 @@ Owns the numbers of the step under way; `RequestStats` and `StepStats` are fille
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from decoding.core.stats import DraftOutcome, MethodCounts, StepStats
@@ -14,6 +14,7 @@ from decoding.core.tree import DraftTree, IntArray, Source
 from decoding.costs.price import CostCurve
 from decoding.engine.scheduler import Reuse
 from decoding.engine.sequence_step import SequenceStep
+from decoding.engine.step_costs import HostStep
 
 SOURCE_NAMES = [source.name.lower() for source in Source]
 
@@ -38,9 +39,11 @@ class StepTally:
     def __init__(self) -> None:
         self._started = self._phase_started = time.perf_counter()
         self._phase_seconds: dict[str, float] = {}
-        self._counts: dict[str, MethodCounts] = {}
+        self._plain: Counter[tuple[str, int]] = Counter()  # trees of a root, by method and budget
+        self._counts: defaultdict[str, MethodCounts] = defaultdict(MethodCounts)
         self._contexts: list[int] = []
         self._refusals: dict[str, int] = {}
+        self._probing = 0.0, 0
 
     @property
     def seconds(self) -> float:
@@ -67,28 +70,45 @@ class StepTally:
         self._phase_seconds["draft"] -= self._phase_seconds["draft_model"]
         self._refusals = Counter(step.refusal for step in steps if step.refusal is not None)
 
+    def note_probing(self, seconds: float, num_probed: int) -> None:
+        """Of so many sequences the stores were asked, which took so long, of the phase under way."""
+        self._probing = seconds, num_probed
+
     @property
-    def seconds_beside(self) -> float:
-        """Of the phases so far, without the forwards."""
-        forwards = ("forward", "draft_model")
-        return sum(seconds for name, seconds in self._phase_seconds.items() if name not in forwards)
+    def num_probed(self) -> int:
+        return self._probing[1]
+
+    def host_step(self, tokens: Sequence[int], num_harvested: int) -> HostStep:
+        """What the phases so far took beside the forwards. tokens: that each request's tree had; num_harvested: of
+        these those whose logits were learned from."""
+        by_phase, (probing, num_probed) = self._phase_seconds, self._probing
+        beside = sum(by_phase.values()) - by_phase["forward"] - by_phase["draft_model"]
+        num_trees = sum(count > 1 for count in tokens)
+        drafting = by_phase["draft"] + by_phase["observe"]
+        return HostStep(beside, len(tokens), num_probed, probing, num_trees, drafting, num_harvested)
 
     def add(self, step: SequenceStep, context: int, outcome: DraftOutcome | None) -> None:
         """Note a sequence that emitted tokens after `context` others, and what its tree counts for."""
         self._contexts.append(context)
-        method = step.drafter.active.choice.method
-        counts = self._counts.get(method)
-        if counts is None:
-            counts = self._counts[method] = MethodCounts()
+        method, budget = step.drafter.active.choice.method, step.budget.max_nodes if step.budget else 0
+        if outcome is None:
+            self._plain[method, budget] += step.num_emitted
+            return
+        counts = self._counts[method]
         counts.forwards += 1
         counts.emitted += step.num_emitted
-        counts.budgets.add(step.budget.max_nodes if step.budget else 0)
-        counts.trees.add(outcome.drafted if outcome else 0)
-        if outcome is not None:
-            counts.count(outcome)
+        counts.budgets.add(budget)
+        counts.trees.add(outcome.drafted)
+        counts.count(outcome)
 
     def stats(self, num_rows: int, num_prefill_rows: int, reuse: Reuse, curve: CostCurve) -> StepStats:
         """The finished step."""
+        for (method, budget), number in self._plain.items():  # each of these trees emitted one token
+            counts = self._counts[method]
+            counts.forwards += number
+            counts.emitted += number
+            counts.budgets.add(budget, number)
+            counts.trees.add(0, number)
         emitted = sum(counts.emitted for counts in self._counts.values())
         return StepStats(
             rows=num_rows,

@@ -1,4 +1,5 @@
-"""The first requests of an engine, nobody's: every kind of step runs once, so that nothing is compiled later.
+"""The first requests of an engine, nobody's: every kind of step runs once, so that nothing is compiled later; then some
+run together, which tells what the host takes for a plain step and for a drafted one.
 
 Owns what they are. Knows an engine by what it is asked.
 """
@@ -10,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from decoding.config import EngineConfig
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
@@ -18,12 +20,15 @@ from decoding.engine.step_result import StepResult
 from decoding.model.target_model import TargetModel
 
 PROMPT_LEN, REPLY_LEN = 12, 4
+TOGETHER = 8  # requests on a device: a lone one does not tell what each of several takes
+MEASURED_NODES = 8
 
 
 class Stepping(Protocol):
     """What is asked of an engine."""
 
     limits: Limits
+    config: EngineConfig
 
     @property
     def has_work(self) -> bool: ...
@@ -37,6 +42,13 @@ def run_first(engine: Stepping, model: TargetModel, has_draft_model: bool) -> No
     """Run every kind of step."""
     for request in _requests(model, _kinds(has_draft_model)):
         _run(engine, [request])
+    drafted = SpeculationParams(method="auto", max_nodes=min(MEASURED_NODES, engine.config.max_nodes))
+    if model.device.type == "cpu":  # whose plain steps are among those
+        _run(engine, _requests(model, [(drafted, 0.0, None)]))
+    else:
+        count = min(TOGETHER, engine.limits.max_running)
+        for speculation in (SpeculationParams(method="none"), drafted):
+            _run(engine, _requests(model, [(speculation, 0.0, None)] * count))
 
 
 def _run(engine: Stepping, requests: Iterable[Request]) -> None:

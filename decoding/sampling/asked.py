@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from decoding.core.request import Request
 from decoding.core.token_logprobs import TokenLogprobs
@@ -12,8 +12,7 @@ from decoding.sampling.law import Law
 from decoding.sampling.logits_processors import LogitsProcessors
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """law: of the request. first, num_rows: the sequence's rows of logits, the last of which belong to the nodes of the
     tree. tree: None if no token is to be drawn yet. processors: up to date with the reply; None if the request changes
     no logits. num_top: how many of the most likely tokens of each row are wanted. prompt_tokens: int32, the prompt
@@ -36,6 +35,12 @@ class Asked:
         return self.first + self.num_rows - (0 if self.tree is None else len(self.tree))
 
     @property
+    def is_ranked(self) -> bool:
+        """Whether anything is wanted of its rows but a verdict."""
+        tells = self.tree is not None and self.request.sampling.logprobs is not None
+        return tells or self.num_top > 0 or len(self.prompt_tokens) > 0
+
+    @property
     def num_logprobs(self) -> int | None:
         """How many of the most likely tokens get logprobs at each drawn token; None if no logprobs are wanted."""
         return None if self.tree is None else self.request.sampling.logprobs
@@ -46,8 +51,7 @@ class Asked:
         return self.request.sampling.prompt_logprobs or 0
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """verdict: None without a tree. top: one row for each of the sequence's rows, None if not wanted. logprobs: of the
     verdict's tokens, None if not wanted. prompt_logprobs: of `prompt_tokens`."""
 

@@ -104,7 +104,7 @@ class DraftModel:
         """One packed forward: the likeliest tokens after each segment's logit rows."""
         segments, tokens = [segment for _, segment in asked], self._tokens
         if tokens is not None:
-            segments = [replace(each, tokens=tokens.to_draft[each.tokens]) for each in segments]
+            segments = [each._replace(tokens=tokens.to_draft[each.tokens]) for each in segments]
         batch = pack(segments, self.store)
         top = top_tokens(self._runner.launch(batch).logits_RV, NUM_SUCCESSORS)
         if tokens is not None:

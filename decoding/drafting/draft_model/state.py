@@ -58,6 +58,11 @@ class DraftCost(NamedTuple):
         """False where it read much that is read once, and the seconds do not tell what drafting costs."""
         return self.num_tokens <= LONG_READ * self.num_forwards
 
+    @property
+    def usual_seconds(self) -> float:
+        """Those that tell what drafting costs."""
+        return self.seconds if self.is_usual else 0.0
+
 
 NO_COST = DraftCost()
 

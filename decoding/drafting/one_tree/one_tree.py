@@ -138,11 +138,12 @@ class OneTree:
         asked = budget.price, budget.round_price, budget.row_price, budget.block_len
         promise = model_gain(self.hit_rate, *asked)
         hope = max(promise, model_gain(HOPE, *asked)) if budget.is_trial else promise
-        if hope <= 0 or budget.most_rounds < 1:
+        if hope <= budget.tree_price or budget.most_rounds < 1:
             return False
         gain = self._grow_from_stores(budget)
         num_nodes = float(self._buffers.record.counts[NUM_NODES])
         self._alone = Brought(1 + gain + price_of(budget.price, num_nodes - 1), num_nodes)
+        gain = max(gain, budget.tree_price)  # else nothing is drafted, which costs nothing
         is_worth_it = promise > gain and (promise - gain) * self._num_uses > budget.row_price * self._num_unread
         return is_worth_it or (budget.is_trial and hope > gain and self._num_unread <= budget.readable)
 
@@ -169,7 +170,7 @@ class OneTree:
         if not self._is_under_way:
             self._grow_from_stores(budget)
         gain, self._kept, *parts = best_part(self._at, self._budget, self._spent)
-        if gain <= 0:
+        if gain <= self._budget.tree_price:
             self._kept, self._is_under_way = _ROOT, not self.weighs_harvest  # what came is learned at the next probe
             return root_only(int(self._request.tokens[-1]))
         tokens, parents, sources, names = parts

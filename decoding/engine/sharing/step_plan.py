@@ -47,6 +47,15 @@ class StepPlan:
             self.logits_left -= size
         self.tree_tokens_left -= size == sequence.num_pending
 
+    def add_root(self, sequence: Sequence, key: str) -> None:
+        """One whose prompt is through."""
+        self.sizes[sequence] = 1
+        self.tokens_left -= 1
+        self.tokens_of[key] -= 1
+        self.tree_tokens_left -= 1
+        if sequence.scores_prompt:
+            self.logits_left -= 1
+
     def room_for(self, sequence: Sequence) -> int:
         """How many of its tokens there may be."""
         room = min(sequence.num_pending, self.tokens_left, self.tokens_of[sequence.turn.key])

@@ -17,8 +17,9 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.core.tree import IntArray, Source, Verdict, chain
 from decoding.sampling.asked import Asked, Drawn
-from decoding.sampling.device.launch import BLOCK, FEWEST_NODES, Results, launch
-from decoding.sampling.device.plan import FEW_TOP, Answers, Tree, plan_step
+from decoding.sampling.device.launch import BLOCK, FEWEST_NODES, Kernels, Launched, Launcher
+from decoding.sampling.device.plan import FEW_TOP, Answers, Plan, plan_step
+from decoding.sampling.device.results import Results
 from decoding.sampling.law import law_of
 from decoding.sampling.logits_processors import processors_of
 from decoding.sampling.logprobs import told
@@ -26,13 +27,17 @@ from decoding.sampling.sampler import drawn_on_host
 
 
 class DeviceSampler:
-    """block_len: the tokens of the vocabulary that one kernel program reads, a power of two."""
+    """block_len: the tokens of the vocabulary that one kernel program reads, a power of two. kernels: Triton's."""
 
-    def __init__(self, block_len: int = BLOCK) -> None:
-        self._block_len = block_len
+    def __init__(self, block_len: int = BLOCK, kernels: Kernels | None = None) -> None:
+        self._block_len, self._kernels = block_len, kernels
+        self._launcher: Launcher | None = None  # on the device of the first logits
 
     def launch(self, logits_RV: torch.Tensor, asked: Sequence[Asked]) -> DeviceDrawing:
-        return DeviceDrawing(logits_RV, asked, self._block_len)
+        if self._launcher is None:
+            self._launcher = Launcher(logits_RV.device, self._block_len, self._kernels)
+        plan = plan_step(asked, logits_RV.shape[1])
+        return DeviceDrawing(logits_RV, asked, plan, self._launcher.launch(plan, logits_RV))
 
     def warm_up(self, logits_RV: torch.Tensor) -> None:
         """Have the kernels compiled for whatever may be asked of such rows, trees of up to R nodes included."""
@@ -64,34 +69,30 @@ def _everything(num_nodes: int, num_top: int, vocab_size: int) -> Asked:
 class DeviceDrawing:
     """One step's answers. num_on_host: how many sequences the host has answered for."""
 
-    def __init__(self, logits_RV: torch.Tensor, asked: Sequence[Asked], block_len: int) -> None:
+    def __init__(self, logits_RV: torch.Tensor, asked: Sequence[Asked], plan: Plan, launched: Launched) -> None:
         self._logits_RV = logits_RV
         self._asked = asked
-        self._plan = plan_step(asked, logits_RV.shape[1])
-        self._launched = launch(self._plan, logits_RV, block_len)
+        self._plan = plan
+        self._launched = launched
         self._results: Results | None = None
         self.num_on_host = 0
 
     def collect(self, place: int) -> Drawn:
-        if self._results is None:
-            self._results = self._launched.wait()
-        asked, answers, results = self._asked[place], self._plan.answers[place], self._results
-        verdict = None if answers.tree is None else verdict_of(results.words, answers.tree)
-        if answers.is_on_host or (verdict is not None and verdict.tokens[-1] < 0):
+        results = self._results
+        if results is None:
+            results = self._results = self._launched.wait()
+        asked, answers = self._asked[place], self._plan.answers[place]
+        verdict = None if answers.walk is None else results.verdicts[answers.walk]
+        if answers.is_on_host or (verdict is None and answers.walk is not None):
             self.num_on_host += 1
             return drawn_on_host(asked, self._logits_RV[asked.first : asked.first + asked.num_rows].cpu())
+        if not answers.is_ranked:
+            return Drawn(verdict, None, None, [])
         rows = slice(answers.ranked, answers.ranked + asked.num_rows)
         top = results.top(rows, min(asked.num_top, self._logits_RV.shape[1])) if asked.num_top else None
         reader = _Logprobs(asked, answers, results, self._logits_RV.shape[1])
         logprobs = None if verdict is None or asked.num_logprobs is None else reader.of_reply(verdict)
-        return Drawn(verdict, top, logprobs, reader.of_prompt())
-
-
-def verdict_of(words: IntArray, tree: Tree) -> Verdict:
-    """The verdict of a tree's walk. Its last token is negative if the device could not draw it."""
-    num_accepted = int(words[tree.path])
-    path, tokens = words[tree.path + 1 :], words[tree.path + 1 + tree.num_nodes :]
-    return Verdict(path[:num_accepted].copy(), tokens[:num_accepted].copy())
+        return Drawn(verdict, top, logprobs, reader.of_prompt() if len(asked.prompt_tokens) else [])
 
 
 class _Logprobs:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import lru_cache
 
+import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.sampling_params import MAX_LOGPROBS
-from decoding.core.tree import DraftTree, depths_of
+from decoding.core.tree import DraftTree, IntArray
 from decoding.kernels.cpu.sampling.edits import Mask, Penalties
 from decoding.sampling.asked import Asked
 from decoding.sampling.device.tree_edits import TreeEdits
@@ -25,6 +26,10 @@ from decoding.sampling.logits_processors import Entries
 Words = NDArray[np.int64]  # records for the kernels; some words are the bits of a float64
 JOB_WORDS = 8  # words of a job's record, see `scan`
 SOURCE, IS_RANKED, SEED, POSITION, TOP_K, TEMPERATURE, TOP_P, FLOOR = range(JOB_WORDS)
+WALK_WORDS = (
+    12  # first node, nodes, where results begin, row of node i: step and start, is ranked, tokens before; `_words`
+)
+KNOWN_LAWS = 1024
 FEW_TOP = 10  # kernels find so many most likely tokens of a row, or MAX_LOGPROBS if that is too few
 
 
@@ -34,50 +39,32 @@ def found_top(num_top: int) -> int:
     return FEW_TOP if num_top <= FEW_TOP else MAX_LOGPROBS
 
 
-class Tree(NamedTuple):
-    """A tree that is walked on the device: its first node, its number of nodes, and where its results begin."""
-
-    first: int
-    num_nodes: int
-    path: int
-
-
-class Draws(NamedTuple):
-    """A tree to draw from. Node i's row is `source + step * i`."""
-
-    tree: DraftTree
-    source: int
-    step: int
-    num_tokens: int  # before it
-    law: Law
-
-
 @dataclass(slots=True)
 class Answers:
-    """Where a sequence's answers are. tree: None if none is walked; number: of all trees. ranked, scored: the first of
-    its entries among the step's ranked rows and scored tokens. is_on_host: the host must answer instead, see
-    `plan_step`."""
+    """Where a sequence's answers are. walk: the number of its tree among those that are walked, None if none is; first:
+    that tree's first node. ranked, scored: the first of its entries among the step's ranked rows and scored tokens.
+    is_ranked: whether there are such entries. is_on_host: the host must answer instead, see `plan_step`."""
 
-    tree: Tree | None = None
-    number: int = 0
+    walk: int | None = None
+    first: int = 0
     ranked: int = 0
     scored: int = 0
+    is_ranked: bool = False
     is_on_host: bool = False
 
 
 @dataclass(slots=True)
 class Plan:
     """vocab_size: of the rows. num_top: how many most likely tokens of a ranked row are found. answers: one for each
-    sequence. The other lists are the kernels' tables, described there."""
+    sequence. trees: to draw from and to walk; walks: the numbers of each, as `WALK_WORDS` says. The other lists are the
+    kernels' tables, described there."""
 
     vocab_size: int
     num_top: int
     answers: list[Answers] = field(default_factory=list)
-    draws: list[Draws] = field(default_factory=list)
-    are_ranked: list[bool] = field(default_factory=list)  # of each tree: whether its jobs rank their rows as well
-    jobs: list[Words] = field(default_factory=list)
-    trees: list[Tree] = field(default_factory=list)
-    nodes: list[Words] = field(default_factory=list)
+    trees: list[DraftTree] = field(default_factory=list)
+    walks: list[tuple[int, ...]] = field(default_factory=list)
+    jobs: list[Words] = field(default_factory=list)  # those that only rank
     ranked: list[int] = field(default_factory=list)
     scored: list[tuple[int, int]] = field(default_factory=list)
     edited: list[tuple[int, int]] = field(default_factory=list)
@@ -85,15 +72,12 @@ class Plan:
     changes_after: list[Words] = field(default_factory=list)  # one row's own entries, applied after the others
     entries: list[Words] = field(default_factory=list)
     masks: list[Mask] = field(default_factory=list)
+    num_nodes: int = 0  # of all trees
     num_jobs: int = 0
     num_entries: int = 0
     num_mask_words: int = 0
+    most_nodes: int = 0  # of one tree
     first_ranked: int = 0  # order of the results: walks, ranked rows, scored tokens
-
-    @property
-    def num_nodes(self) -> int:
-        """The nodes of all trees."""
-        return sum(tree.num_nodes for tree in self.trees)
 
     @property
     def first_scored(self) -> int:
@@ -103,9 +87,9 @@ class Plan:
     def num_results(self) -> int:
         return self.first_scored + 2 * len(self.scored)
 
-    def add_tree(self, asked: Asked, tree: DraftTree) -> Answers:
-        """Plan a draw at each node of a tree, and its walk."""
-        num_nodes = len(tree)
+    def add_tree(self, asked: Asked, tree: DraftTree, is_ranked: bool) -> Answers:
+        """Plan a draw at each node of a tree, and its walk. is_ranked: whether anything else is wanted of its rows."""
+        num_nodes = len(tree.tokens)
         source, step = asked.first + asked.num_rows - num_nodes, 1
         if asked.processors is not None:
             try:
@@ -115,52 +99,38 @@ class Plan:
             except BaseException:  # a panic in llguidance is not an Exception
                 return Answers(is_on_host=True)
             source, step = -1 - self._add_edits(edits, source), -1
-        walked = Tree(self.num_jobs, num_nodes, self.first_ranked)
-        self.trees.append(walked)
-        self.first_ranked += 1 + 2 * num_nodes
-        self.num_jobs += num_nodes
-        self.draws.append(Draws(tree, source, step, asked.request.num_tokens, asked.law))
-        self.are_ranked.append(False)
-        return Answers(walked, len(self.draws) - 1)
-
-    def lay_out(self) -> None:
-        """Make the records of all nodes, and of the jobs that draw at them, at once: each by its request's law."""
-        if not self.draws:
-            return
-        draws, laws, trees = self.draws, [each.law for each in self.draws], [each.tree for each in self.draws]
-        tokens_N = np.concatenate([each.tokens for each in trees])
-        parents_N = np.concatenate([each.parents for each in trees])
-        tree_N = np.repeat(np.arange(len(trees)), [each.num_nodes for each in self.trees])
-        node_N = np.arange(len(tree_N)) - np.array([each.first for each in self.trees])[tree_N]
-        roots = np.empty((len(trees), JOB_WORDS), np.int64)
-        roots[:, SOURCE], roots[:, IS_RANKED] = [each.source for each in draws], self.are_ranked
-        roots[:, SEED] = np.array([law.seed for law in laws]).view(np.int64)
-        roots[:, POSITION] = [each.num_tokens for each in draws]
-        roots[:, TOP_K] = [law.top_k if law.top_k < self.vocab_size else 0 for law in laws]
-        roots[:, TEMPERATURE:] = np.array([_numbers(law) for law in laws]).view(np.int64)
-        jobs = roots[tree_N]
-        jobs[:, SOURCE] += np.array([each.step for each in draws])[tree_N] * node_N
-        jobs[:, POSITION] += depths_of(parents_N)
-        self.nodes.append(np.stack((tokens_N, parents_N), axis=1).astype(np.int64))
-        self.jobs.insert(0, jobs)
+        first, path, is_ranked = self.num_jobs, self.first_ranked, is_ranked and asked.processors is None
+        self.trees.append(tree)
+        self.walks.append(
+            (
+                first,
+                num_nodes,
+                path,
+                step,
+                source,
+                is_ranked,
+                asked.request.num_tokens,
+                *_words(asked.law, self.vocab_size),
+            )
+        )
+        self.num_jobs = self.num_nodes = first + num_nodes
+        self.first_ranked = path + 1 + 2 * num_nodes
+        self.most_nodes = max(self.most_nodes, num_nodes)
+        return Answers(len(self.walks) - 1, first)
 
     def add_ranks(self, asked: Asked, answers: Answers) -> None:
-        """Plan to rank the sequence's rows and score tokens, if top tokens or logprobs are wanted."""
-        num_logprobs, prompt_tokens = asked.num_logprobs, asked.prompt_tokens
-        if not (asked.num_top or num_logprobs is not None or len(prompt_tokens)):
-            return
+        """Plan to rank the sequence's rows and score tokens, of which some are wanted. All trees are there."""
         answers.ranked, answers.scored = len(self.ranked), len(self.scored)
-        tree, num_rows = answers.tree, asked.num_rows
+        tree, num_rows = asked.tree, asked.num_rows
         if tree is None or asked.processors is not None:
             self.rank_rows(asked.first, num_rows)
-        else:  # the tree's rows are drawn from unedited, so their jobs can rank them as well
-            self.rank_rows(asked.first, num_rows - tree.num_nodes)
-            self.are_ranked[answers.number] = True
-            self.ranked += range(tree.first, tree.first + tree.num_nodes)
-        self.scored += enumerate(prompt_tokens.tolist(), asked.first + asked.first_scored)
-        if num_logprobs is not None and tree is not None:
-            first = asked.first + num_rows - tree.num_nodes
-            self.scored += [(first + node, -1 - tree.first - node) for node in range(tree.num_nodes)]
+        else:  # the tree's rows are drawn from unedited, so their jobs rank them as well
+            self.rank_rows(asked.first, num_rows - len(tree))
+            self.ranked += range(answers.first, answers.first + len(tree))
+        self.scored += enumerate(asked.prompt_tokens.tolist(), asked.first + asked.first_scored)
+        if asked.num_logprobs is not None and tree is not None:
+            first = asked.first + num_rows - len(tree)
+            self.scored += [(first + node, -1 - answers.first - node) for node in range(len(tree))]
 
     def rank_rows(self, first: int, num_rows: int) -> None:
         """Plan to find the most likely tokens of rows that no token is drawn from."""
@@ -200,9 +170,31 @@ class Plan:
         return self.num_mask_words - len(mask_W)
 
 
-def _numbers(law: Law) -> tuple[float, float, float]:
-    """The last words of a job."""
-    return law.temperature, law.top_p, math.log(law.min_p) if law.min_p > 0.0 else -math.inf
+@lru_cache(maxsize=KNOWN_LAWS)
+def _words(law: Law, vocab_size: int) -> tuple[int, ...]:
+    """The last words of a job that draws, from its seed on, but for its position."""
+    floor = math.log(law.min_p) if law.min_p > 0.0 else -math.inf
+    bits = np.array((law.temperature, law.top_p, floor)).view(np.int64).tolist()
+    return int(law.seed.view(np.int64)), law.top_k if law.top_k < vocab_size else 0, *bits
+
+
+@nb.njit(cache=True)
+def fill_draws(
+    walks_TX: Words, tokens_N: IntArray, parents_N: IntArray, trees: Words, nodes: Words, jobs: Words
+) -> None:
+    """Write the kernels' tables of all trees: their records, nodes, and the jobs that draw at these."""
+    for tree in range(len(walks_TX)):
+        walk = walks_TX[tree]
+        first, num_nodes = walk[0], walk[1]
+        trees[3 * tree], trees[3 * tree + 1], trees[3 * tree + 2] = first, num_nodes, walk[2]
+        for node in range(num_nodes):
+            place, parent = first + node, parents_N[first + node]
+            nodes[2 * place], nodes[2 * place + 1] = tokens_N[place], parent
+            job = JOB_WORDS * place
+            jobs[job + SOURCE], jobs[job + IS_RANKED] = walk[4] + walk[3] * node, walk[5]
+            jobs[job + SEED], jobs[job + TOP_K] = walk[7], walk[8]
+            jobs[job + POSITION] = walk[6] if parent < 0 else jobs[JOB_WORDS * (first + parent) + POSITION] + 1
+            jobs[job + TEMPERATURE], jobs[job + TOP_P], jobs[job + FLOOR] = walk[9], walk[10], walk[11]
 
 
 def _change(row: int, source: int, first_entry: int, entries: Entries, penalties: Penalties) -> Words:
@@ -218,18 +210,17 @@ def plan_step(asked: Sequence[Asked], vocab_size: int) -> Plan:
     Two kinds of trees are left to the host: those verified by rejection, and those whose processors raise at some
     node (which matters only if the walk reaches that node).
     """
-    most = max(each.num_top for each in asked)
-    for sampling in [each.request.sampling for each in asked]:
-        if sampling.logprobs or sampling.prompt_logprobs:
-            most = max(most, sampling.logprobs or 0, sampling.prompt_logprobs or 0)
-    plan = Plan(vocab_size, found_top(most))
+    plan, ranking = Plan(vocab_size, FEW_TOP), list[tuple[Asked, Answers]]()
     for each in asked:
-        is_on_host = each.tree is not None and each.tree.draws is not None
-        plan.answers.append(
-            Answers(is_on_host=is_on_host) if each.tree is None or is_on_host else plan.add_tree(each, each.tree)
-        )
-    for each, answers in zip(asked, plan.answers, strict=True):
-        if not answers.is_on_host:
-            plan.add_ranks(each, answers)
-    plan.lay_out()
+        tree, is_ranked, answers = each.tree, each.is_ranked, Answers()
+        if tree is not None:
+            answers = Answers(is_on_host=True) if tree.draws is not None else plan.add_tree(each, tree, is_ranked)
+        plan.answers.append(answers)
+        if is_ranked and not answers.is_on_host:
+            answers.is_ranked, sampling = True, each.request.sampling
+            most = max(each.num_top, sampling.logprobs or 0, sampling.prompt_logprobs or 0)
+            plan.num_top = max(plan.num_top, found_top(most))
+            ranking.append((each, answers))
+    for each, answers in ranking:
+        plan.add_ranks(each, answers)
     return plan

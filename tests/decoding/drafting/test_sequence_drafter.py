@@ -22,12 +22,9 @@ def drafting(method: str, has_model: bool = False) -> SequenceDrafter:
         state = drafter_of(session, request, has_model=True)._state
         assert isinstance(state, DraftModelState)
     own = METHODS[method].start(request, Sources(session, state))
-    drafter.active = ActiveMethod(
-        choice=Choice(method),
-        drafter=own,
-        most_nodes=METHODS[method].most_nodes,
-        acceptance=Acceptance(),
-        state=state,
+    acceptance, most_nodes = Acceptance(), METHODS[method].most_nodes
+    drafter.begin(
+        ActiveMethod(choice=Choice(method), drafter=own, most_nodes=most_nodes, acceptance=acceptance, state=state)
     )
     return drafter
 

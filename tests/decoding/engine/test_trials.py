@@ -17,6 +17,7 @@ from decoding.drafting.draft_model.state import DraftCost, DraftModelState
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.engine.engine import Engine
 from decoding.engine.start import AnyDraftModel, load_engine, start_engine
+from decoding.engine.step_costs import HostStep
 from decoding.model.target_model import TargetModel
 from decoding.model.timing import KeptTimings, ModelTimings
 from tests.heads import new_head
@@ -51,7 +52,7 @@ class GivenCosts(Curves):
         super().__init__(STEP, DEAR)
         self.seconds, self.num_asked = 0.0, 0
 
-    def note_step(self, beside: float, costs: Sequence[DraftCost], num_tokens: int = 1) -> None:  # noqa: ARG002
+    def note_step(self, host: HostStep, costs: Sequence[DraftCost], num_tokens: int = 1) -> None:  # noqa: ARG002
         self.seconds += self.curve.step_seconds([num_tokens], [0]) + sum(cost.seconds for cost in costs)
         self.num_asked += any(cost.num_forwards for cost in costs)
 

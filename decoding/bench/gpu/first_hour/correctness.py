@@ -60,16 +60,16 @@ def sampler(bench: Bench) -> dict[str, int]:
     """Tokens that the device's sampler drew, and those that the host would have drawn otherwise."""
     from decoding.bench.sampling.cases import random_step
     from decoding.sampling.device.device_sampler import DeviceSampler
+    from decoding.sampling.device.launch import BLOCK
     from decoding.sampling.sampler import HostSampler
 
     rng, rows, wrong = np.random.default_rng(0), 0, 0
-    block = {"block_len": 256} if bench.is_small else {}
+    device_sampler = DeviceSampler(256 if bench.is_small else BLOCK)
     while rows < bench.count(3000, 4):
         vocab_size = int(np.exp(rng.uniform(np.log(1000), np.log(bench.count(152_000, 1200)))))
         logits_RV, asked = random_step(rng, vocab_size, bench.count(32, 4))
-        on_device, on_host = DeviceSampler(**block).launch(logits_RV.to(bench.device), asked), HostSampler().launch(
-            logits_RV, asked
-        )  # fmt: skip
+        on_device = device_sampler.launch(logits_RV.to(bench.device), asked)
+        on_host = HostSampler().launch(logits_RV, asked)
         drawn = [on_device.collect(place) for place in range(len(asked))]  # before processors follow the walks
         for place, found in enumerate(drawn):
             expected = on_host.collect(place).verdict
