@@ -38,7 +38,7 @@ DECODING = {
         matrix module_tensors linear readers rounding
     """,
     "core": """
-        grammar files/output layer ranking sampling_params session_info speculation_params pooling request stats
+        exact_cost grammar files/output layer ranking sampling_params session_info speculation_params pooling request stats
         step_trace token_logprobs events top_tokens tree
     """,
     "costs": "price calibration acceptance credit trials pricing",
@@ -65,7 +65,7 @@ DECODING = {
         layers/form layers/mlp layers/cpu_layer layers/cpu_parts features layers/stack
         layers/device_layer layers/device_parts
         step_forward replacing/rules replacing/preparation shared_parts
-        device/capture device/static_forward device/graph_runner target_model timing
+        device/capture device/exact_cost device/static_forward device/graph_runner device/exactness target_model timing
         parallel/ring parallel/collectives parallel/shards parallel/follower parallel/leader
     """,
     "sampling": """

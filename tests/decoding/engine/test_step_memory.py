@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from decoding.cache.batch import StepBatch
+from decoding.cache.top_token_store import TopTokenStore
 from decoding.core.events import PromptLogprobs
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.engine import limits, start
@@ -22,10 +23,12 @@ from decoding.engine.limits import limits_for
 from decoding.engine.start import start_engine
 from decoding.model import memory
 from decoding.model.device.runner import Forward
-from decoding.model.memory import step_bytes
+from decoding.model.memory import captured_bytes, step_bytes
 from decoding.model.target_model import TargetModel
+from decoding.stores.successor_table import NUM_SUCCESSORS
 from tests.models import tiny
 from tests.pairs import CONFIG, GREEDY, draft_of, finish, prompt_of, request_of
+from tests.recording import RecordingCapture
 
 SMALL = replace(CONFIG, attention="padded", max_model_len=320, max_batch_rows=256, kv_slots=4096)
 PROMPT_LOGITS, TREE_TOKENS = 48, 40
@@ -152,6 +155,26 @@ def test_the_cache_leaves_room_for_the_largest_step(monkeypatch: pytest.MonkeyPa
     cache = engine.store.num_blocks * 16 * model.bytes_per_slot
     assert needed > 0.15 * free, "more than the share that is left to everything else"
     assert 0 < cache <= 0.85 * (free - needed)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_the_cache_leaves_room_for_what_captured_forwards_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(SMALL, kv_slots=None, kv_memory=0.85)
+    model = TargetModel.from_model(tiny("llama", vocab_size=600), config, RecordingCapture())
+    draft = TargetModel.from_model(tiny("llama", vocab_size=600), config, RecordingCapture())
+    held = captured_bytes(model, model.max_model_len + config.max_nodes, SMALL.max_batch_rows or 0, Allocator())
+    alone = step_bytes(model, SMALL.max_batch_rows or 0, PROMPT_LOGITS + TREE_TOKENS, Allocator())
+    assert held > 2 * alone, "a capture that keeps every operation's results"
+    edited = (PROMPT_LOGITS + TREE_TOKENS) * 600 * 4
+    monkeypatch.setattr(memory, "free_bytes", lambda _: 4 * held)
+    monkeypatch.setattr(start, "meter_on", lambda _: Allocator())
+    slots = []
+    for drafts in (None, draft):
+        engine = start_engine(model, config, draft_model=drafts)
+        slots.append(engine.store.num_blocks * 16)
+    slot_bytes = model.bytes_per_slot + TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
+    assert 0 < slots[0] <= 0.85 * (4 * held - held - edited) / slot_bytes
+    assert 0 < slots[1] <= 0.85 * (4 * held - 2 * held - edited) / (slot_bytes + draft.bytes_per_slot)
 
 
 def test_prompts_that_a_draft_model_catches_up_on_share_one_steps_rows() -> None:

@@ -83,7 +83,7 @@ def start(served: Served) -> dict[str, Any]:
         "is_captured": isinstance(engine._runner, GraphRunner),
         "is_compiled": engine.model._static.is_compiled,
         "is_exact": engine.is_exact,
-        "exact_rows": engine.exact_rows,
+        "exactness": engine.exactness._asdict(),
         "seconds": engine.load_seconds,
         "kv_slots": engine.room.num_slots,
         "memory": served.bench.memory(),
