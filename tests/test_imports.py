@@ -120,8 +120,9 @@ DECODING = {
         peers/loaded neighbours prompts perplexity
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/__main__
-        gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
-        gpu/first_hour/kernels gpu/first_hour/page gpu/first_hour/__main__
+        gpu/first_hour/record gpu/first_hour/bench gpu/first_hour/kernels gpu/first_hour/probe gpu/first_hour/model
+        gpu/first_hour/tokens gpu/first_hour/tests gpu/first_hour/server gpu/first_hour/stages gpu/first_hour/stage
+        gpu/first_hour/page gpu/first_hour/__main__
         __main__
     """,
 }

@@ -28,9 +28,9 @@ from decoding.sampling.step_sampler import StepSampler
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """runner: of the target's forwards over `store`; exactness: in which of its steps a token has the same bits however
-    it is run; tops: what follows each token in the blocks of `pool`, where it is known; kernels: those of drafting, which
-    may still be coming; hidden: what embeddings are made of, None where the model gives none; keeper: of prompts in
-    files, None where none are kept; expected_bytes: of the process once the cache is full, sessions apart."""
+    it is run; tops: what follows each token in the blocks of `pool`, where it is known; kernels: those of drafting,
+    which may still be coming; hidden: what embeddings are made of, None where the model gives none; keeper: of prompts
+    in files, None where none are kept; expected_bytes: of the process once the cache is full, sessions apart."""
 
     model: TargetModel
     config: EngineConfig

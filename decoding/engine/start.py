@@ -241,9 +241,7 @@ def keeper_for(model: TargetModel, config: EngineConfig, store: KvStore, pool: B
     return PrefixKeeper(folder, store, pool)
 
 
-def _step_bytes(
-    models: Sequence[AnyDraftModel], config: EngineConfig, limits: Limits, on_progress: Progress
-) -> int:
+def _step_bytes(models: Sequence[AnyDraftModel], config: EngineConfig, limits: Limits, on_progress: Progress) -> int:
     """What steps take of a device beside weights and cache, where that is not left to chance."""
     meter = meter_on(models[0].device)
     if meter is None:

@@ -1,4 +1,4 @@
-"""What a model's exact products cost on its device: its own layers, by torch's products and by ours, replayed and timed.
+"""What a model's exact products cost on its device: its own layers, by torch's products and by ours, replayed.
 
 Layers whose weights are packed, and experts, go through kernels of our own in any case and are not counted.
 """

@@ -1,5 +1,5 @@
-"""The trial at start: whether a token has the same bits however it is run, by the forwards that will serve. Where it has
-not, it says which comparison showed that, behind which layer, and by how much.
+"""The trial at start: whether a token has the same bits however it is run, by the forwards that will serve. Where it
+has not, it says which comparison showed that, behind which layer, and by how much.
 
 Knows how to run tokens in two ways from the self-test. Invariant: it writes to blocks that nobody holds.
 """

@@ -1,8 +1,8 @@
 """Captures forwards over one store for a few numbers of tokens (buckets) and replays them: a launch is one call.
 
 Owns the buffers that forwards read and the logits that they write. A step that fits no bucket, such as a very long
-prompt, is run by the model itself, and logged. Invariant: every forward of a bucket queues the same operations; a step differs only
-in data.
+prompt, is run by the model itself, and logged. Invariant: every forward of a bucket queues the same operations; a step
+differs only in data.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ def served(monkeypatch: pytest.MonkeyPatch, fixed_rows: int = FIXED_ROWS, num_la
     """With attention by position, and products of which a row's bits depend on the row alone."""
     use_row_exact_products(monkeypatch)
     monkeypatch.setattr(graph_runner, "BUCKETS", (1, 4, 16, FIXED_ROWS))
-    model = TargetModel.from_model(tiny("llama", **SHAPE | {"num_hidden_layers": num_layers}), CONFIG, RecordingCapture())
+    model = TargetModel.from_model(
+        tiny("llama", **SHAPE | {"num_hidden_layers": num_layers}), CONFIG, RecordingCapture()
+    )
     model.fixed_rows = fixed_rows
     model._seam.backend = TritonAttention(model.layers, model.dtype, model.device)
     return model
@@ -76,7 +78,8 @@ def test_the_layer_behind_which_a_token_first_has_other_bits_is_told(
     assert rows == 0
     assert reason is not None
     told = re.fullmatch(
-        r"Of a tree and its paths token by token, (\d+) of 10 tokens have other logits, by up to (\S+) of the largest\. "
+        r"Of a tree and its paths token by token, (\d+) of 10 tokens have other logits, by up to (\S+) of the "
+        r"largest\. "
         rf"Hidden states differ first behind layer {layer} of 0 to 2, by up to (\S+) of the largest\.",
         reason,
     )

@@ -1,4 +1,4 @@
-"""Captured forwards have room for every step that a GPU's limits allow, and a step that they have no room for is told."""
+"""Captured forwards have room for every step that a GPU's limits allow, and one that they have no room for is told."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from tests.trees import random_parents
 CPU = torch.device("cpu")
 LAYER = LayerSpec(index=0, num_query_heads=4, num_kv_heads=1, key_dim=2, value_dim=2, scaling=1.0)
 CONFIG = EngineConfig(attention="padded", max_model_len=4096, threads=1)
-Shape = tuple[int, int, int]  # of a sequence: committed tokens, nodes of its tree, or of a chunk of a prompt if negative
+Shape = tuple[
+    int, int, int
+]  # of a sequence: committed tokens, nodes of its tree, or of a chunk of a prompt if negative
 
 
 class Nothing:
