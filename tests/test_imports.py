@@ -38,8 +38,8 @@ DECODING = {
         matrix module_tensors linear readers rounding
     """,
     "core": """
-        exact_cost grammar files/output layer ranking sampling_params session_info speculation_params pooling request stats
-        step_trace token_logprobs events top_tokens tree
+        exact_cost grammar files/output layer ranking sampling_params session_info speculation_params pooling request
+        stats step_trace token_logprobs events top_tokens tree
     """,
     "costs": "price calibration acceptance credit trials pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",

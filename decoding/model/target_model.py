@@ -102,7 +102,7 @@ class TargetModel:
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
         name = str(self.dtype).removeprefix("torch.")
-        self.kv_dtype = dtype_of(resolve_kv_dtype(config.kv_dtype, self.device.type, name, self.attention))
+        self.kv_dtype = dtype_of(resolve_kv_dtype(config.kv_dtype, self.device, name, self.attention))
         self.max_model_len = max_model_len(model.config, config.max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self.vocab_size = self.num_logits = model.get_input_embeddings().num_embeddings

@@ -43,7 +43,8 @@ class EngineSettings(BaseModel):
     kv_dtype: KvDtype = Field(
         default=ENGINE.kv_dtype,
         description="Number format of the cache's keys and values, on a CPU: float32, bfloat16, float16, int8 (a scale "
-        "for each 32) or fp8; auto: that of --dtype. With AVX512_BF16 bfloat16 halves the time over long prompts",
+        "for each 32) or fp8; on a GPU of compute capability 8.9 or more: fp8; auto: that of --dtype. With AVX512_BF16 "
+        "bfloat16 halves the time over long prompts",
     )
     weights: Weights = Field(
         default=ENGINE.weights,

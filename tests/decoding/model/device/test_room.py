@@ -55,7 +55,7 @@ def steps(longest: int, running: int, tree_tokens: int, rows: int, rng: np.rando
     """As large as limits allow, with every prefix as long as it can be: roots alone, trees of one size, of the largest,
     of any sizes, and beside them a prompt's chunk or many short ones."""
     for size in (1, 12, 16, 64):
-        count = min(running, tree_tokens // size)
+        count = min(running - 1, tree_tokens // size)
         trees = [(longest - 64, size, size)] * count
         left = rows - count * size
         yield trees
@@ -103,4 +103,4 @@ def test_a_step_that_is_not_captured_is_told_and_ever_fewer_of_them(caplog: pyte
             runner.launch(pack([Segment(rows, np.zeros(1, np.int32))], cache.store))
         runner.launch(pack([Segment(cache.new_rows(9), np.zeros(9, np.int32))], cache.store))
     assert [message.rpartition(": ")[2] for message in caplog.messages] == ["1.", "2.", "4."]
-    assert "it has 10 blocks of tables where 8 have room and 151 keys of a sequence where 128 have room." in caplog.text
+    assert "it has 151 keys of a sequence where 128 have room." in caplog.text
