@@ -32,7 +32,7 @@ FIRST_LEN = tl.constexpr(SPLIT)
 ALIKE = tl.constexpr(OCTAVE)
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(float("-inf"))
-MOST_FP8 = tl.constexpr(448.0)
+LARGEST_FP8, NO_NUMBER_FP8 = tl.constexpr(0x7E), tl.constexpr(0x7F)
 FAR = tl.constexpr(1 << 30)
 
 
@@ -62,12 +62,23 @@ def value_places(slot_M, head, column_V, NUM_KV_HEADS: tl.constexpr, VALUE_DIM: 
 
 
 @triton.jit
+def _fp8_of(numbers):
+    """e4m3, rounded to the nearest, ties to even; what is too large becomes the largest. By integers, so that a GPU has
+    the bits that a CPU and an interpreter have."""
+    bits = numbers.to(tl.float32).to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    usual = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
+    small = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000  # beneath 2^-6
+    code = tl.where(size < 0x3C800000, small, tl.minimum(usual, LARGEST_FP8))
+    code = tl.where(size < 0x7F800000, code | ((bits >> 24) & 0x80), NO_NUMBER_FP8)
+    return code.to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+
+
+@triton.jit
 def stored(numbers, planes):
-    """The numbers as `planes` hold them. Those that are too large for fp8 become its largest."""
+    """The numbers as `planes` hold them."""
     if planes.dtype.element_ty == tl.float8e4nv:
-        floats = numbers.to(tl.float32)
-        limited = tl.minimum(tl.maximum(floats, -MOST_FP8), MOST_FP8)
-        return tl.where(tl.abs(floats) < float("inf"), limited, float("nan")).to(tl.float8e4nv)
+        return _fp8_of(numbers)
     return numbers.to(planes.dtype.element_ty)
 
 

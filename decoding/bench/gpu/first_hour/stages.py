@@ -47,11 +47,12 @@ class Run(NamedTuple):
 def run_stages(run: Run, stages: Sequence[str], seconds: float) -> list[str]:
     """Run these stages for so many seconds in all. Returns a sentence for each."""
     end = time.monotonic() + seconds
-    host = start_stage(run, HOST, HOST_SECONDS)
+    host, is_waited_for = start_stage(run, HOST, HOST_SECONDS), False
     told = []
     try:
         for stage in stages:
-            if host.poll() is None and stage not in NEED_NO_HOST:
+            if stage not in NEED_NO_HOST and not is_waited_for:
+                is_waited_for = True
                 told.append(_ended(run, HOST, host, min(HOST_SECONDS, end - time.monotonic())))
             limit = min(STAGES[stage], end - time.monotonic())
             if limit <= GRACE:
