@@ -95,8 +95,8 @@ class Worker:
         """The next process's configuration, with the room and the kernels that the first one announced."""
         if (announced := self._announced) is None:
             return self._config
-        room = {"kept_slots": announced.kv_slots, "max_running": announced.max_running}
-        return replace(self._config, **room, exact=announced.is_row_exact)
+        slots, running, is_exact = announced.kv_slots, announced.max_running, announced.is_row_exact
+        return replace(self._config, kept_slots=slots, max_running=running, exact=is_exact)
 
     def subscribe(self, listener: OnStatus) -> None:
         """Call `listener` with every change of status from now on."""

@@ -46,8 +46,8 @@ class Record:
         try:
             found = work()
         except Exception as error:
-            told = f"{type(error).__name__}: {error}\n{''.join(traceback.format_tb(error.__traceback__)[-4:])}"
-            self.write(name, time.perf_counter() - started, failed=told[:MOST_CHARS])
+            reason = f"{type(error).__name__}: {error}\n{''.join(traceback.format_tb(error.__traceback__)[-4:])}"
+            self.write(name, time.perf_counter() - started, failed=reason[:MOST_CHARS])
             if is_device_error(error):
                 raise DeviceFailed(name) from error
             return None
