@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from statistics import median
 from typing import Any
@@ -39,7 +40,7 @@ def measure(bench: Bench, record: Record) -> None:
         record.measure("health", lambda: _health(url))
         record.measure("same tokens", lambda: same_tokens(bench, url))
         for streams in STREAMS[: bench.count(len(STREAMS))]:
-            record.measure(f"{streams} streams", lambda streams=streams: load(bench, url, streams))
+            record.measure(f"{streams} streams", partial(load, bench, url, streams))
 
 
 def prompts(count: int) -> list[str]:

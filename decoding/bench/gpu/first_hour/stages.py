@@ -19,7 +19,7 @@ from typing import NamedTuple
 from decoding.bench.gpu.first_hour.record import Record
 
 HOST = "host"  # compiles what the host runs; the first stages that need none of it run meanwhile
-STAGES = {  # with the most seconds of each
+STAGES = {  # with the most seconds of each on a GPU
     "probe": 40.0,
     "kernels": 90.0,
     "model": 120.0,
@@ -47,14 +47,15 @@ class Run(NamedTuple):
 def run_stages(run: Run, stages: Sequence[str], seconds: float) -> list[str]:
     """Run these stages for so many seconds in all. Returns a sentence for each."""
     end = time.monotonic() + seconds
-    host, is_waited_for = start_stage(run, HOST, HOST_SECONDS), False
+    limits = (STAGES | {HOST: HOST_SECONDS}) if run.device != "cpu" else dict.fromkeys((*STAGES, HOST), seconds)
+    host, is_waited_for = start_stage(run, HOST, limits[HOST]), False
     told = []
     try:
         for stage in stages:
             if stage not in NEED_NO_HOST and not is_waited_for:
                 is_waited_for = True
-                told.append(_ended(run, HOST, host, min(HOST_SECONDS, end - time.monotonic())))
-            limit = min(STAGES[stage], end - time.monotonic())
+                told.append(_ended(run, HOST, host, min(limits[HOST], end - time.monotonic())))
+            limit = min(limits[stage], end - time.monotonic())
             if limit <= GRACE:
                 told.append(f"{stage}: no time is left")
                 Record(run.record, stage).write("end", 0.0, failed="no time was left")
@@ -68,6 +69,8 @@ def run_stages(run: Run, stages: Sequence[str], seconds: float) -> list[str]:
 def start_stage(run: Run, stage: str, limit: float) -> subprocess.Popen[bytes]:
     """Start the process of a stage, which ends itself shortly before the limit. Its output goes to a log."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
+    if run.device == "cpu":
+        environment |= {"TRITON_INTERPRET": "1"}
     if stage == HOST:
         environment |= {"CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-u", "-m", "decoding.bench.gpu.first_hour.stage", stage]
