@@ -162,14 +162,18 @@ def test_a_fused_layer_computes_what_the_layer_does_and_a_row_has_the_same_bits(
     model_type: str, device: torch.device
 ) -> None:
     from decoding.model.layers.device_layer import DeviceLayer, added, gated, normalised
+    from tests.decoding.model.test_device_layer import SHAPE, fused
 
-    dtype = half_on(device)
-    model = model_on(device, model_type, attention="triton", dtype=dtype)
+    dtype, num_rows = half_on(device), 64 if device == CUDA else 18  # each of which is interpreted
+    if device == CUDA:
+        model = model_on(device, model_type, attention="triton", dtype=dtype)
+    else:
+        model, _ = fused(tiny(model_type, **SHAPE).to(dtype))
     layers = [each for each in model._model.modules() if isinstance(each, DeviceLayer)]
     assert len(layers) == len(model.layers)
-    batch = long_chain(model)
+    batch = long_chain(model, num_rows, num_rows)
     found = model.forward(batch)
-    rows, norm = torch.randn(64, 64, device=device).to(dtype), layers[0]._parts.mlp_norm
+    rows, norm = torch.randn(num_rows, 64, device=device).to(dtype), layers[0]._parts.mlp_norm
     for count in (1, 17):
         for whole, part in (
             (normalised(rows, norm), normalised(rows[:count], norm)),
