@@ -120,13 +120,14 @@ class GraphRunner:
 
     def holds(self, batch: StepBatch) -> bool:
         """Whether the step fits a captured forward."""
-        return self._buffers.room.holds(batch, self._attention.share_out(batch))
+        return not batch.embedded and self._buffers.room.holds(batch, self._attention.share_out(batch))
 
     def launch(self, batch: StepBatch) -> Forward:
         """Replay the smallest bucket that holds the step; if none does, run the model."""
         assert batch.store is self._store, "a captured forward writes to the store it was captured with"
         work = self._attention.share_out(batch)
-        if shortages := self._buffers.room.shortages(batch, work):
+        shortages = ["rows of pictures"] if batch.embedded else self._buffers.room.shortages(batch, work)
+        if shortages:
             self._note_uncaptured(shortages)
             return self._model.launch(batch)
         self.on_replay(batch)
