@@ -38,10 +38,10 @@ DECODING = {
         matrix module_tensors linear readers rounding
     """,
     "core": """
-        exact_cost grammar files/output layer picture ranking sampling_params session_info speculation_params pooling
-        request stats step_trace token_logprobs events top_tokens tree
+        grammar files/output layer picture ranking sampling_params session_info speculation_params pooling request stats
+        step_trace token_logprobs events top_tokens tree
     """,
-    "costs": "price calibration acceptance credit trials pricing",
+    "costs": "exact_cost price calibration acceptance credit trials pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
     "cache": """
         state_pool prefix_index block_pool kv_format kv_store kv_cache stamped top_token_store feature_store batch

@@ -23,7 +23,7 @@ from decoding.cache.kv_format import dtype_of, name_of
 from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.cache.step_tensors import StepTensors
 from decoding.config import EngineConfig
-from decoding.core.exact_cost import ExactCost
+from decoding.costs.exact_cost import ExactCost
 from decoding.errors import ConfigError, ModelRefused
 from decoding.model.checkpoint import (
     eos_token_ids,

@@ -11,9 +11,9 @@ from __future__ import annotations
 import msgspec
 
 from decoding.core.events import RequestEvent
-from decoding.core.exact_cost import ExactCost
 from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.stats import EngineStats, StepStats
+from decoding.costs.exact_cost import ExactCost
 from decoding.worker.calls import Call
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from decoding.core.exact_cost import ExactCost
+from decoding.costs.exact_cost import ExactCost
 from decoding.model.device.capture import Capture, Launch
 from decoding.model.device.runner import Stopwatch
 

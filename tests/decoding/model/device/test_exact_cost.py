@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from decoding.config import EngineConfig
-from decoding.core.exact_cost import ExactCost
+from decoding.costs.exact_cost import ExactCost
 from decoding.model.device import exact_cost as measuring
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
