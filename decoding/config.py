@@ -42,7 +42,8 @@ class EngineConfig:
     its least recently used sessions. session_ttl: seconds that an idle session is kept.
     threads: None takes the quickest number. graphs: on a GPU, capture forwards of a few sizes at start and replay them.
     compile: compile the forwards before they are captured. exact: on a GPU, compute a token's logits to the same bits
-    whatever is in its step, by slower kernels; on a CPU they have them anyway.
+    whatever is in its step, by slower kernels; None where a measurement says that they cost little. On a CPU logits
+    have them anyway.
     tree: a file with a static tree for the stand method, which then grows none of its own.
     workers: the processes that serve this model on this machine; this one is number `place`. Each has its own GPU; on a
     CPU they share the cores and the cache's memory; they always share the memory of sessions. kept_slots: the room that
@@ -85,7 +86,7 @@ class EngineConfig:
     threads: int | None = None
     graphs: bool = True
     compile: bool = False
-    exact: bool = False
+    exact: bool | None = None
     trust_remote_code: bool = False
     revision: str | None = None
     workers: int = 1

@@ -300,6 +300,10 @@ class FakeWorker:
             identity=options.get("identity", "id_fake"),
             embedding_len=options.get("embedding_len", EMBEDDING_LEN),
         )
+        ready = msgspec.structs.replace(ready, **options.get("ready", {}))
+        if "exact_noted" in options:
+            with Path(options["exact_noted"]).open("a") as file:
+                file.write(f"{self._config['exact']}\n")
         if "compiling" in options:
             self._send([Compiling(methods=options["compiling"])])
         self._is_compiling = "compiling" in options

@@ -41,7 +41,7 @@ DECODING = {
         grammar files/output layer picture ranking sampling_params session_info speculation_params pooling request stats
         step_trace token_logprobs events top_tokens tree
     """,
-    "costs": "price calibration acceptance credit trials pricing",
+    "costs": "exact_cost price calibration acceptance credit trials pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
     "cache": """
         state_pool prefix_index block_pool kv_format mirror kv_store kv_cache stamped top_token_store feature_store
@@ -66,7 +66,7 @@ DECODING = {
         layers/device_layer layers/device_parts
         step_forward replacing/rules replacing/preparation shared_parts
         vision/families vision/tower vision/seen
-        device/capture device/static_forward device/graph_runner target_model timing
+        device/capture device/exact_cost device/static_forward device/graph_runner device/exactness target_model timing
         parallel/ring parallel/collectives parallel/shards parallel/follower parallel/leader
     """,
     "sampling": """
@@ -121,8 +121,9 @@ DECODING = {
         peers/loaded neighbours prompts perplexity
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/__main__
-        gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
-        gpu/first_hour/kernels gpu/first_hour/page gpu/first_hour/__main__
+        gpu/first_hour/record gpu/first_hour/bench gpu/first_hour/kernels gpu/first_hour/probe gpu/first_hour/model
+        gpu/first_hour/tokens gpu/first_hour/tests gpu/first_hour/server gpu/first_hour/stages gpu/first_hour/stage
+        gpu/first_hour/page gpu/first_hour/__main__
         host/device host/engine host/__main__
         __main__
     """,

@@ -49,8 +49,7 @@ class StaticAttention(Protocol):
         ...
 
     def most_work(self, num_rows: int, most_keys: int) -> WorkRoom:
-        """Room for steps of up to `num_rows` padded tokens whose segments have up to `most_keys` keys; of the partial
-        sums not more than such a step usually needs."""
+        """Room for all steps of up to `num_rows` padded tokens whose segments have up to `most_keys` keys."""
         ...
 
 

@@ -24,6 +24,10 @@ from decoding.kernels.cpu.trees import trunk_len
 # Shape suffixes: T padded tokens, L padded tokens that need logits, B padded segments (as many as tokens), P nodes of
 # the segments' trees, C room for block tables, W room for an attention backend's own list.
 ALIGNMENT = 4  # int32 numbers: each part begins at a multiple of 16 bytes
+ROOM_NAMES = (
+    *("tokens", "tokens with logits", "tree nodes", "blocks of tables", "keys of a sequence"),
+    *("words of attention's work", "partial sums"),
+)
 
 
 class Work(NamedTuple):
@@ -131,9 +135,13 @@ class StepRoom(NamedTuple):
 
     def holds(self, batch: StepBatch, work: Work) -> bool:
         """Whether a step fits."""
+        return not self.shortages(batch, work)
+
+    def shortages(self, batch: StepBatch, work: Work) -> list[str]:
+        """Of what a step needs more than there is room for, in words."""
         needed = room_of(batch, work)
-        sizes = zip((*needed[:-1], *needed.work), (*self[:-1], *self.work), strict=True)
-        return all(count <= most for count, most in sizes)
+        sizes = zip(ROOM_NAMES, (*needed[:-1], *needed.work), (*self[:-1], *self.work), strict=True)
+        return [f"{count} {name} where {most} have room" for name, count, most in sizes if count > most]
 
 
 def room_of(batch: StepBatch, work: Work) -> StepRoom:

@@ -48,8 +48,8 @@ class Engine:
         self.model, self.config = resources.model, resources.config
         self.costs, self.limits, self.room = resources.costs, resources.limits, resources.room
         self.store, self.pool, self._tops = resources.store, resources.pool, resources.tops
-        self.sampler, self._runner, self.exact_rows = resources.sampler, resources.runner, resources.exact_rows
-        self.is_exact = self.model.is_exact or self.exact_rows >= resources.limits.max_batch_rows
+        self.sampler, self._runner, self.exactness = resources.sampler, resources.runner, resources.exactness
+        self.is_exact = self.model.is_exact or self.exactness.rows >= resources.limits.max_batch_rows
         self.expected_bytes, self.draft_model = resources.expected_bytes, resources.draft_model
         self._drafting, self._kernels, self._grammars = resources.drafting, resources.kernels, resources.grammars
         self._keeper, self._hidden, self._worth = resources.keeper, resources.hidden, worth

@@ -9,7 +9,7 @@ from decoding.config import EngineConfig
 from decoding.costs.price import CostCurve
 from decoding.errors import ConfigError
 
-GPU_RUNNING, GPU_BATCH = 256, 4096
+GPU_RUNNING, GPU_BATCH = 256, 2048  # the rows of the largest captured forward
 EXACT_BATCH = 512  # of a GPU: prompts cut as finely as all else take room for partial sums of every token
 MOST_RUNNING = 256
 GPU_PROMPT_LOGITS, GPU_TREE_TOKENS = 256, 768  # a thousand tokens' logits take a gigabyte where words are 150,000

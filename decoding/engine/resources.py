@@ -16,6 +16,7 @@ from decoding.drafting.eagle.head_drafting import HeadDrafting
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.limits import Limits
 from decoding.engine.step_costs import StepCosts
+from decoding.model.device.exactness import Exactness
 from decoding.model.device.runner import Runner
 from decoding.model.features import LastHidden
 from decoding.model.memory import CacheRoom
@@ -26,16 +27,15 @@ from decoding.sampling.step_sampler import StepSampler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """runner: of the target's forwards over `store`; exact_rows: in steps of up to so many tokens it gives a token the
-    same bits however it is run; tops: what follows each token in the blocks of `pool`, where it is known; kernels:
-    those of drafting, which may still be coming; hidden: what embeddings are made of, None where the model gives none;
-    keeper: of prompts in files, None where none are kept; expected_bytes: of the process once the cache is full,
-    sessions apart."""
+    """runner: of the target's forwards over `store`; exactness: in which of its steps a token has the same bits however
+    it is run; tops: what follows each token in the blocks of `pool`, where it is known; kernels: those of drafting,
+    which may still be coming; hidden: what embeddings are made of, None where the model gives none; keeper: of prompts
+    in files, None where none are kept; expected_bytes: of the process once the cache is full, sessions apart."""
 
     model: TargetModel
     config: EngineConfig
     runner: Runner
-    exact_rows: int
+    exactness: Exactness
     store: KvStore
     pool: BlockPool
     tops: TopTokenStore

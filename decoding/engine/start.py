@@ -40,11 +40,20 @@ from decoding.engine.step_costs import StepCosts
 from decoding.engine.warm_up import run_first
 from decoding.errors import ConfigError, ModelRefused
 from decoding.model.checkpoint import resolve
-from decoding.model.device.graph_runner import exact_rows
+from decoding.model.device.exactness import exactness
+from decoding.model.device.graph_runner import BUCKETS
 from decoding.model.device.runner import Progress, silent
 from decoding.model.features import LastHidden
 from decoding.model.loading import packed_kinds
-from decoding.model.memory import affordable_slots, expected_bytes, meter_on, room_for, state_room, step_bytes
+from decoding.model.memory import (
+    affordable_slots,
+    captured_bytes,
+    expected_bytes,
+    meter_on,
+    room_for,
+    state_room,
+    step_bytes,
+)
 from decoding.model.parallel.leader import LeadModel
 from decoding.model.refusal import refusing
 from decoding.model.target_model import TargetModel
@@ -123,6 +132,8 @@ def start_engine(
     costs = StepCosts(model, draft_model, kept)
     worth = KeptWorth(kept if draft_model else None, _pair(model, config, draft_model))
     engine = Engine(_resources(model, config, draft_model, costs, kernels, on_progress), worth)
+    if not engine.is_exact and engine.exactness.reason is not None:
+        logger.warning("Drafted replies may differ from plain ones. %s", engine.exactness.reason)
     on_progress("Warming up", 0.95)
     if model.device.type != "cpu":
         _compile_samplers(engine, draft_model)
@@ -159,10 +170,11 @@ def _resources(
     def on_capture(sentence: str, fraction: float) -> None:
         on_progress(sentence, 0.9 + 0.05 * fraction)
 
+    config = replace(config, exact=model.is_row_exact)
     models = [each for each in (model, draft_model) if each]
     slot_bytes = sum(each.bytes_per_slot for each in models) + TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
     most = limits_for(config, costs.curve, model.device.type, affordable_slots(config, model.device, slot_bytes))
-    largest = _step_bytes(models, most, on_progress)
+    largest = _step_bytes(models, config, most, on_progress)
     slots = affordable_slots(config, model.device, slot_bytes, step_bytes=largest)
     limits = limits_for(config, costs.curve, model.device.type, slots)
     state_bytes, max_checkpoints, draft_bytes = 0, 0, draft_model.state_bytes if draft_model else 0
@@ -183,7 +195,7 @@ def _resources(
         model=model,
         config=config,
         runner=runner,
-        exact_rows=exact_rows(model, runner, store, limits.max_batch_rows),
+        exactness=exactness(model, runner, store, limits.max_batch_rows),
         store=store,
         pool=pool,
         tops=TopTokenStore(pool, NUM_SUCCESSORS),
@@ -229,14 +241,18 @@ def keeper_for(model: TargetModel, config: EngineConfig, store: KvStore, pool: B
     return PrefixKeeper(folder, store, pool)
 
 
-def _step_bytes(models: Sequence[AnyDraftModel], limits: Limits, on_progress: Progress) -> int:
-    """What a step takes of a device beside weights and cache, where that is not left to chance."""
+def _step_bytes(models: Sequence[AnyDraftModel], config: EngineConfig, limits: Limits, on_progress: Progress) -> int:
+    """What steps take of a device beside weights and cache, where that is not left to chance."""
     meter = meter_on(models[0].device)
     if meter is None:
         return 0
     on_progress("Measuring what the largest step takes of the memory", 0.9)
-    edited = limits.max_logits * models[0].vocab_size * EDITED_BYTES
-    return edited + max(step_bytes(each, limits.max_batch_rows, limits.max_logits, meter) for each in models)
+    most_rows, total = limits.max_batch_rows, limits.max_logits * models[0].vocab_size * EDITED_BYTES
+    for each in models:
+        captured = captured_bytes(each, each.max_model_len + config.max_nodes, most_rows, meter)
+        by_operations = step_bytes(each, most_rows, limits.max_logits, meter)
+        total += captured + by_operations if most_rows > BUCKETS[-1] else max(captured, by_operations)
+    return total
 
 
 def _proposer(

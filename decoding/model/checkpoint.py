@@ -32,6 +32,7 @@ CHOSEN = "its layers choose for a token (index_topk in config.json), beyond whic
 
 BUNDLED_FOLDER = Path(__file__).parents[1] / "gosling"
 SAMPLES_PER_TENSOR = 256
+FP8_CAPABILITY = (8, 9)  # of GPUs that convert fp8 in hardware
 
 
 def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
@@ -47,7 +48,7 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
     if dtype == "auto":
         dtype = "float32" if device_type == "cpu" else _checkpoint_dtype(source, config)
     attention = resolve_attention(config.attention, device_type, dtype)
-    resolve_kv_dtype(config.kv_dtype, device_type, dtype, attention)
+    resolve_kv_dtype(config.kv_dtype, torch.device(device), dtype, attention)
     if config.exact and device_type != "cpu" and attention != "triton":
         raise ConfigError(f"exact needs Triton's kernels on a GPU, and attention is {attention!r}")
     return replace(config, device=device, dtype=dtype, attention=attention), source
@@ -90,14 +91,21 @@ def folder_of(model: str, gguf_file: str | None = None, revision: str | None = N
     return str(small_files(paths)) if paths else model
 
 
-def resolve_kv_dtype(kv_dtype: KvDtype, device_type: str, dtype: str, attention: Attention) -> str:
+def resolve_kv_dtype(kv_dtype: KvDtype, device: torch.device, dtype: str, attention: Attention) -> str:
     """The type of keys and values for "auto": the model's. Raises ConfigError if the requested one cannot be had."""
     if kv_dtype in ("auto", dtype):
         return dtype
-    if device_type != "cpu" or attention == "triton":
+    if kv_dtype == "fp8" and attention == "triton":
+        if device.type == "cuda" and capability(device) < FP8_CAPABILITY:
+            found, needed = (".".join(map(str, each)) for each in (capability(device), FP8_CAPABILITY))
+            raise ConfigError(
+                f"kv_dtype 'fp8' needs a GPU of compute capability {needed} or more, and this one's is {found}"
+            )
+        return kv_dtype
+    if device.type != "cpu" or attention == "triton":
         raise ConfigError(
-            f"kv_dtype {kv_dtype!r} needs a CPU, and no attention 'triton': on {device_type} with "
-            f"{attention!r} keys and values have the model's dtype, which is {dtype}"
+            f"kv_dtype {kv_dtype!r} needs a CPU, and no attention 'triton': on {device.type} with {attention!r} keys "
+            f"and values have the model's dtype, which is {dtype}, or are 'fp8' where attention is 'triton'"
         )
     return kv_dtype
 

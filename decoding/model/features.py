@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from decoding.errors import ModelRefused
 
@@ -31,11 +32,18 @@ class FeatureTap:
         blocks = decoder_layers(model, num_layers)
         self._layers = tuple(layers)
         self.seen: Seen = {}
+        self._hooks: list[RemovableHandle] = []
         for layer in layers:
             if layer < num_layers:
-                blocks[layer].register_forward_pre_hook(self._note_input(layer), with_kwargs=True)
+                hook = blocks[layer].register_forward_pre_hook(self._note_input(layer), with_kwargs=True)
             else:
-                blocks[-1].register_forward_hook(self._note_output(layer))
+                hook = blocks[-1].register_forward_hook(self._note_output(layer))
+            self._hooks.append(hook)
+
+    def close(self) -> None:
+        """Record nothing any more."""
+        for hook in self._hooks:
+            hook.remove()
 
     def rows(self, rows_K: torch.Tensor) -> torch.Tensor:
         """[K, F]: the features of some tokens of the last forward. rows_K: int64, ascending, on the model's device."""

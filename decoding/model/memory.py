@@ -25,6 +25,7 @@ PACKED_BYTES = 5 / 8  # of a weight of four bits, with its share of scales and m
 CPU_SHARE, DEVICE_SHARE = 0.5, 0.85  # of the memory that is free after the models are loaded
 STATES_SHARE = 0.5  # of that, for what layers carry from token to token
 MOST_CHECKPOINTS = 1024
+TRIAL_BLOCKS = 8  # of a store over which forwards are captured for their size alone
 NUM_BESIDE = 2  # states: one of no tokens, and one of a sequence for which another is about to make way
 
 
@@ -166,6 +167,12 @@ class Measured(Protocol):
     def launch(self, batch: StepBatch) -> Forward: ...
 
 
+class Captured(Measured, Protocol):
+    """A model, or a head, whose forwards can be captured."""
+
+    def runner_over(self, store: KvStore, most_keys: int, most_rows: int) -> object: ...
+
+
 class Meter(Protocol):
     def start(self) -> None: ...
 
@@ -210,6 +217,18 @@ def step_bytes(model: Measured, num_tokens: int, num_logits: int, meter: Meter) 
     most = meter.stop()
     del batch
     model.launch(_step(model, 1, 1)).seconds()  # attention keeps the last step's buffers, and so its store
+    meter.free()
+    return most
+
+
+def captured_bytes(model: Captured, most_keys: int, most_rows: int, meter: Meter) -> int:
+    """The bytes that forwards of up to so many tokens take beside weights and cache while they are captured, which is
+    what they hold afterwards, and the operations that ran before. Few where they cannot be captured."""
+    store = model.new_store(TRIAL_BLOCKS)
+    meter.start()
+    runner = model.runner_over(store, most_keys, most_rows)
+    most = meter.stop()
+    del runner, store
     meter.free()
     return most
 

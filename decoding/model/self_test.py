@@ -30,8 +30,6 @@ FIRST_TREE: IntArray = np.array([-1, 0, 0, 1, 2, 2], np.int32)
 FIRST_PATH: IntArray = np.array([0, 2, 4], np.int32)
 SECOND_TREE: IntArray = np.array([-1, 0, 0, 2], np.int32)
 PIECES = (1, 2, 3, 5, 7, 16, 33)
-FEW_PIECES, MORE_PIECES = (1, 17, 2, 3), (64, 96, 128)  # and the rest
-MOST_COMPARED = 256  # tokens' logits, that any forward has room for
 # 512 tokens, of which only the last piece goes through the head, which may cost as much as all layers.
 LONG_PIECES = (16, 128, 304, 64)
 LONG_WORK = 1 << 37  # parameters times tokens, seconds on two cores; larger models skip the long pieces
@@ -116,27 +114,16 @@ def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) 
 
     own: as of `own_logits`.
     """
-    tree, plain = _decode_trees(model, case), _decode_all_paths(model, case)
+    tree, plain = trees_and_paths(model, case)
     difference = _check(model, tree, own, "the model's own forward over its path")
     _check(model, tree, plain, "decoding its path one token at a time")
     is_exact = all(map(torch.equal, tree, plain))
     return SelfTestReport(is_exact and _is_row_invariant(model), difference)
 
 
-def same_bits_up_to(model: Testable, sizes: Sequence[int]) -> int:
-    """The first of these sizes in steps of up to which tokens have the same bits in trees and one at a time, in pieces
-    and together; 0 if there is none."""
-    case = self_test_case(model.vocab_size)
-    if not all(map(torch.equal, _decode_trees(model, case), _decode_all_paths(model, case))):
-        return 0
-    for num_rows in sizes:
-        pieces = list(FEW_PIECES)
-        for size in MORE_PIECES:
-            pieces += [size] if sum(pieces) + size < num_rows else []
-        pieces.append(num_rows - sum(pieces))
-        if _is_same_in_pieces(model, pieces, min(num_rows, MOST_COMPARED)):
-            return num_rows
-    return 0
+def trees_and_paths(model: Testable, case: SelfTestCase) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Logits of both trees' nodes, in their trees, then each by its path, one token at a time."""
+    return _decode_trees(model, case), _decode_all_paths(model, case)
 
 
 def trial_steps(model: Runnable, case: SelfTestCase) -> list[StepBatch]:
@@ -165,19 +152,25 @@ def _is_row_invariant(model: Testable) -> bool:
     return sum(LONG_PIECES) > most_rows or _is_same_in_pieces(model, LONG_PIECES, LONG_PIECES[-1])
 
 
-def _is_same_in_pieces(model: Testable, sizes: Sequence[int], num_compared: int) -> bool:
-    """Whether the last `num_compared` tokens of a chain have the same logits in one forward and in pieces."""
+def whole_and_pieces(
+    model: Testable, sizes: Sequence[int], num_compared: int
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Logits of the last `num_compared` tokens of a chain, in one forward, then in pieces."""
     num_rows = sum(sizes)
     tokens, whole_RV = _chain_tokens(model, num_rows), model.forward(long_chain(model, num_rows, num_compared))
     cache = _new_cache(model, num_rows)
-    pieces, logits, start = cache.new_rows(num_rows), [], 0
+    pieces, logits, start = cache.new_rows(num_rows), list[torch.Tensor](), 0
     for size in sizes:
         end = start + size
         num_logits = min(size, max(0, end - (num_rows - num_compared)))
-        logits.append(model.forward(pack([Segment(pieces, tokens[start:end], None, num_logits)], cache.store)))
+        logits += model.forward(pack([Segment(pieces, tokens[start:end], None, num_logits)], cache.store))
         cache.store.commit(pieces, np.arange(size, dtype=np.int32))
         start = end
-    return torch.equal(torch.cat(logits), whole_RV)
+    return list(whole_RV), logits
+
+
+def _is_same_in_pieces(model: Testable, sizes: Sequence[int], num_compared: int) -> bool:
+    return all(map(torch.equal, *whole_and_pieces(model, sizes, num_compared)))
 
 
 def _check(model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str) -> float:

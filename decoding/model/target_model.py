@@ -8,7 +8,8 @@ Invariant: a model that was constructed has passed the probe and the self-test.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -22,6 +23,7 @@ from decoding.cache.kv_format import dtype_of, name_of
 from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.cache.step_tensors import StepTensors
 from decoding.config import EngineConfig
+from decoding.costs.exact_cost import ExactCost
 from decoding.errors import ConfigError, ModelRefused
 from decoding.model.checkpoint import (
     eos_token_ids,
@@ -34,6 +36,7 @@ from decoding.model.checkpoint import (
     resolve_kv_dtype,
 )
 from decoding.model.device.capture import Capture, capture_on
+from decoding.model.device.exact_cost import exact_cost
 from decoding.model.device.graph_runner import BUCKETS, FIXED_ROWS, GraphRunner, buckets_for
 from decoding.model.device.runner import Forward, Progress, Runner, silent, stopwatch_on
 from decoding.model.device.static_forward import LEAST_ROWS, StaticForward
@@ -75,7 +78,8 @@ class TargetModel:
     is_exact: on this machine a token's logits had the same bits alone, batched and in a tree.
     kv_dtype: of keys and values in its stores.
     fingerprint: changes whenever the same seed might give another reply; identity: changes only with the model.
-    is_row_exact: it runs by kernels that are made for this on a GPU, too. taps: record its features for draft heads.
+    is_row_exact: it runs by kernels that are made for this on a GPU, too. exact_cost: what these cost, where that was
+    measured to decide it. taps: record its features for draft heads.
     fixed_rows: captured forwards have at least so many tokens.
     ranks: the processes without which it cannot run, if it is divided. shared: what heads may call.
     tower: what makes rows of pictures; None where it takes none, for the reason that `blindness` gives, a clause.
@@ -101,7 +105,7 @@ class TargetModel:
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
         name = str(self.dtype).removeprefix("torch.")
-        self.kv_dtype = dtype_of(resolve_kv_dtype(config.kv_dtype, self.device.type, name, self.attention))
+        self.kv_dtype = dtype_of(resolve_kv_dtype(config.kv_dtype, self.device, name, self.attention))
         self.max_model_len = max_model_len(model.config, config.max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self.vocab_size = self.num_logits = model.get_input_embeddings().num_embeddings
@@ -132,7 +136,9 @@ class TargetModel:
         if runs_by_triton:
             prepared.place_device_experts()
         self.layers = tuple(layer for _, layer in layers)
-        self.is_row_exact = config.exact and self.attention == "triton"  # a CPU's own kernels are anyway
+        self.exact_cost = self._measure_exact(config)
+        is_exact = self.exact_cost is not None and self.exact_cost.is_small if config.exact is None else config.exact
+        self.is_row_exact = is_exact and self.attention == "triton"  # a CPU's own kernels are anyway
         backend = new_backend(self.attention, self.layers, self.dtype, self.device, self.is_row_exact)
         self._seam = Seam(layers, backend)
         self.fingerprint = self._first_fingerprint(config.tensor_parallel_size)
@@ -219,6 +225,14 @@ class TargetModel:
         parts += [num_ranks] if num_ranks > 1 else []
         return fingerprint(self.device, *parts)
 
+    def _measure_exact(self, config: EngineConfig) -> ExactCost | None:
+        """What exact products cost, where the configuration leaves it to that: on a GPU, in captured forwards of one
+        process. Others would not decide alike, or have other kernels."""
+        is_open = config.exact is None and self.device.type == "cuda" and self.attention == "triton"
+        if self._capture is None or not is_open or config.compile or config.tensor_parallel_size > 1:
+            return None
+        return exact_cost(self._model, self._model.get_output_embeddings(), self._capture, self._new_stopwatch)
+
     def _is_same_on_any_threads(self) -> bool:
         """Whether a chain's logits have the same bits on any number of threads."""
         batch, logits = long_chain(self), []
@@ -259,6 +273,20 @@ class TargetModel:
         tap = FeatureTap(self._model, self.num_layers, layers)
         self.taps.append(tap)
         return tap
+
+    @contextmanager
+    def tapped(self, layers: Sequence[int]) -> Iterator[FeatureTap]:
+        """Record these layers' inputs inside the block, in forwards that run operation by operation. Raises
+        ModelRefused as `tap` does, where the forward is compiled, and where other processes would have to run it."""
+        if self._static.is_compiled:
+            raise ModelRefused("the forward is compiled")
+        if self.ranks:
+            raise ModelRefused("the model is divided among processes")
+        tap = FeatureTap(self._model, self.num_layers, layers)
+        try:
+            yield tap
+        finally:
+            tap.close()
 
     def last_hidden(self) -> LastHidden:
         """Record the last hidden states from the next forward on. Raises ModelRefused where they cannot be found, or

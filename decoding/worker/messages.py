@@ -13,6 +13,7 @@ import msgspec
 from decoding.core.events import RequestEvent
 from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.stats import EngineStats, StepStats
+from decoding.costs.exact_cost import ExactCost
 from decoding.worker.calls import Call
 
 
@@ -99,6 +100,9 @@ class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     blindness: str | None = "it reads text alone"  # why it takes no pictures, a clause; None where it does
     embedding_len: int = 0  # numbers of an embedding; 0 where this model gives none
     exact_rows: int = 0  # where is_exact is false: in steps of up to so many tokens they do not
+    inexact_reason: str | None = None  # what differed in larger steps, in sentences
+    is_row_exact: bool = False  # it runs by a GPU's exact kernels
+    exact_cost: ExactCost | None = None  # of these, where it was measured to decide that
 
 
 class LoadProgress(msgspec.Struct, kw_only=True, frozen=True, tag=True):

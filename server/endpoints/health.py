@@ -7,6 +7,7 @@ import math
 import time
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
@@ -137,6 +138,10 @@ def _described(status: EngineStatus, model: Model, caller: Caller) -> dict[str, 
         }
         if not engine.is_exact:
             body["engine"]["exact_rows"] = engine.exact_rows
+        if engine.inexact_reason is not None:
+            body["engine"]["inexact_reason"] = engine.inexact_reason
+        if engine.exact_cost is not None:
+            body["engine"]["exact_cost"] = msgspec.to_builtins(engine.exact_cost)
         if engine.context_note is not None:
             body["engine"] |= {"model_context_len": engine.model_context_len, "context_note": engine.context_note}
     return body

@@ -52,5 +52,6 @@ def ready_of(workers: Sequence[Ready]) -> Ready | None:
         expected_bytes=sum(worker.expected_bytes for worker in workers),
         is_exact=all(worker.is_exact for worker in workers),
         exact_rows=min(worker.exact_rows for worker in workers),
+        inexact_reason=next((worker.inexact_reason for worker in workers if worker.inexact_reason is not None), None),
         fingerprint="+".join(sorted({worker.fingerprint for worker in workers})),
     )

@@ -92,10 +92,11 @@ class Worker:
 
     @property
     def config(self) -> EngineConfig:
-        """The next process's configuration, with the room that the first one announced."""
+        """The next process's configuration, with the room and the kernels that the first one announced."""
         if (announced := self._announced) is None:
             return self._config
-        return replace(self._config, kept_slots=announced.kv_slots, max_running=announced.max_running)
+        slots, running, is_exact = announced.kv_slots, announced.max_running, announced.is_row_exact
+        return replace(self._config, kept_slots=slots, max_running=running, exact=is_exact)
 
     def subscribe(self, listener: OnStatus) -> None:
         """Call `listener` with every change of status from now on."""

@@ -91,6 +91,11 @@ class _ModelReport:
             f"{weights}{engine.dtype} on {place}, attention {engine.attention} ({exactness}), "
             f"{engine.max_model_len} tokens, loaded in {engine.load_seconds:.1f} s"
         )
+        if engine.exact_cost is not None:
+            choice = "so they are used" if engine.is_row_exact else "so they are not used; --exact insists on them"
+            self._say(f"Exact {engine.exact_cost}, {choice}.")
+        if engine.inexact_reason is not None:
+            self._say(f"[yellow]{escape(engine.inexact_reason)}[/yellow]")
         num_workers = self._model.settings.workers
         takers = "the worker takes" if num_workers == 1 else f"the {num_workers} workers take"
         num_ranks = num_workers * self._model.settings.tensor_parallel_size

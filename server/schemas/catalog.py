@@ -165,9 +165,18 @@ class VersionReply(TypedDict):
     version: str
 
 
+class ExactCostCard(TypedDict):
+    """Of a step of 64 tokens, and of the tokens of a prompt."""
+
+    step: float
+    prompt: float
+
+
 class EngineCard(TypedDict):
     """is_exact: a check at start showed that logits do not depend on batch or draft tree on this machine; exact_rows:
-    elsewhere, in steps of up to so many tokens they do not.
+    elsewhere, in steps of up to so many tokens they do not; inexact_reason: which comparison of the check showed first
+    that they do, behind which layer, and by how much; exact_cost: the time of exact products as a share of that of
+    others, where it was measured on the GPU to decide which to use.
 
     served_name: what clients call the model; weights: int8, int4, or the dtype; has_chat_template: whether it can chat;
     kv_slots: tokens that the KV cache holds; max_running: most requests that run at the same time; max_batch_rows: most
@@ -183,6 +192,8 @@ class EngineCard(TypedDict):
     attention: str
     is_exact: bool
     exact_rows: NotRequired[int]
+    inexact_reason: NotRequired[str]
+    exact_cost: NotRequired[ExactCostCard]
     max_model_len: int
     model_context_len: NotRequired[int]
     context_note: NotRequired[str]

@@ -43,7 +43,8 @@ class EngineSettings(BaseModel):
     kv_dtype: KvDtype = Field(
         default=ENGINE.kv_dtype,
         description="Number format of the cache's keys and values, on a CPU: float32, bfloat16, float16, int8 (a scale "
-        "for each 32) or fp8; auto: that of --dtype. With AVX512_BF16 bfloat16 halves the time over long prompts",
+        "for each 32) or fp8; on a GPU of compute capability 8.9 or more: fp8; auto: that of --dtype. With AVX512_BF16 "
+        "bfloat16 halves the time over long prompts",
     )
     weights: Weights = Field(
         default=ENGINE.weights,
@@ -112,10 +113,11 @@ class EngineSettings(BaseModel):
     compile: bool = Field(
         default=ENGINE.compile, description="Compile captured forwards, which takes minutes at start; GPU only"
     )
-    exact: bool = Field(
+    exact: bool | None = Field(
         default=ENGINE.exact,
         description="On a GPU, give a token the same bits in every step, prompts and prefix hits included, by kernels "
-        "that are slower; on a CPU it has them anyway",
+        "of our own; by default where they are measured at start to cost at most 15 percent. On a CPU it has them "
+        "anyway",
     )
     prefix_cache: bool = Field(
         default=ENGINE.prefix_cache, description="Run a prefix that prompts share only once; replies stay the same"

@@ -5,7 +5,7 @@ and each kind of layer (query heads per kv head, pairs of a tile) has its own li
 longer lie in the order of their positions: from there on a tile has rows of one path from root to leaf, and lists of
 which node is at which position.
 Invariant: where a row's keys are cut depends on their positions alone, so it is the same in a tree, in a chain and in
-any batch. Prompts of more than 64 tokens a step may have coarser ranges, unless all partial sums are given room.
+any batch, in steps of up to 64 tokens. Larger ones may have coarser ranges, unless all partial sums are given room.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from decoding.kernels.gpu.work_list import (
 )
 
 MOST_PARTIALS = 8192  # partial sums of a segment per head: a long prompt's rows give enough parallel work
-MOST_SHORT_ROWS = 64  # of a step beside a long prompt, that have room for the partial sums of any context
+STEP_SHARE = 2  # times as many are those of a step: 64 tokens have them in any context
 PATH_WORDS = 64  # for each row, that there is room for in a captured step
 ALL_PARTIALS = 1 << 30  # of a segment, where its ranges are never coarser
 
@@ -43,7 +43,7 @@ class Kind(NamedTuple):
 def share_out(batch: StepBatch, kinds: Sequence[Kind], most_partials: int = MOST_PARTIALS) -> Work:
     """The work list of a step: for each kind the number of items and where they begin, then the segments, then the
     items, then the paths. Its partial sums are of all rows and ranges; a segment with more than `most_partials` has
-    coarser ranges."""
+    coarser ranges, and so have those of a step with more than twice as many."""
     trees = Trees(
         batch.offsets,
         batch.tree_offsets,
@@ -53,7 +53,7 @@ def share_out(batch: StepBatch, kinds: Sequence[Kind], most_partials: int = MOST
         batch.parents_P,
         batch.positions_P,
     )
-    cuts = cut(trees, most_partials)
+    cuts = cut(trees, most_partials, STEP_SHARE * most_partials)
     paths = list_paths(trees, cuts)
     items = [list_items(trees, cuts, paths, *kind) for kind in kinds]
     header, place = np.empty((len(kinds), 2), np.int32), 2 * len(kinds) + cuts.segments.size
@@ -67,9 +67,8 @@ def share_out(batch: StepBatch, kinds: Sequence[Kind], most_partials: int = MOST
 
 
 def most_work(num_rows: int, most_keys: int, kinds: Sequence[Kind], most_partials: int = MOST_PARTIALS) -> WorkRoom:
-    """Room for steps of `num_rows` rows (hence at most as many segments) with up to `most_keys` keys each; of partial
-    sums, for one long prompt and some other rows, or for as many rows with shorter contexts."""
+    """Room for any step of `num_rows` rows (hence at most as many segments) with up to `most_keys` keys each."""
     num_tiles = sum(num_rows * kind.group // kind.pairs + num_rows for kind in kinds)
     num_ranges = place_of(most_keys) + 1
     num_words = 2 * len(kinds) + (SEGMENT_WORDS + PATH_WORDS) * num_rows + ITEM_WORDS * (num_ranges + 2) * num_tiles
-    return WorkRoom(num_words, min(num_ranges * num_rows, most_partials + num_rows + num_ranges * MOST_SHORT_ROWS))
+    return WorkRoom(num_words, min(num_ranges * num_rows, STEP_SHARE * most_partials))

@@ -28,6 +28,7 @@ from decoding.kernels.gpu.products import Operands, add_parts, mean, multiply
 from decoding.kernels.gpu.rows import gate, normalise, rotate_and_store
 from decoding.kernels.gpu.sampling import draw, edit, scan, walk
 from decoding.kernels.gpu.toolchain import NO_FUSION
+from decoding.model.checkpoint import FP8_CAPABILITY
 from decoding.model.experts.device_experts import added_in, chosen_in, expert_tile, laid_in
 from decoding.model.layers.device_layer import Norm, gated_in, normalised_in, rotated_in
 from decoding.sampling.device.launch import BLOCK, ENTRIES, FEWEST_NODES
@@ -49,6 +50,7 @@ OF_MODEL |= {"added", "summed", "normed", "query_norm", "key_norm", "cosines", "
 SUMS = {"sums", "stats", "factors"}
 ONE = "constexpr"  # the kind of a step of 1, which Triton compiles in
 PACKED_KINDS: dict[str, Any] = {"operands": Operands._make(["*u8", "*fp16", "*fp16", "*fp32", "i32", ONE])}
+FP8_KINDS = dict.fromkeys(("keys", "values"), "*fp8e4nv")
 COUNTS = {"num_rows", "num_sequences", "num_blocks", "num_numbers"}
 NUMBERS = COUNTS | {"key_head", "key_row", "value_head", "value_row", "query_head", "query_row", "expert_step"}
 NUMBERS |= {"gate_row", "up_row"}
@@ -65,7 +67,8 @@ PACKINGS = {
 @dataclass(frozen=True)
 class Case:
     """One kernel. constants: see `constants_of`; arguments among them are constant, too. kinds: of arguments that are
-    not of their usual type. tile: its sizes, warps and stages; with one it multiplies matrices."""
+    not of their usual type. tile: its sizes, warps and stages; with one it multiplies matrices. least: capability of a
+    device that it runs on."""
 
     name: str
     kernel: Any
@@ -73,6 +76,7 @@ class Case:
     dtype: torch.dtype = torch.bfloat16
     kinds: Mapping[str, Any] = field(default_factory=dict)
     tile: str = ""
+    least: tuple[int, int] = CAPABILITIES[0]
 
     def compile(self, capability: tuple[int, int]) -> Compiled:
         signature = {name: _type(name, NAMES[self.dtype]) for name in self.kernel.arg_names} | dict(self.kinds)
@@ -90,6 +94,8 @@ class Case:
         return compile_for(source, 10 * capability[0] + capability[1], options)
 
     def cell(self, capability: tuple[int, int]) -> str:
+        if capability < self.least:
+            return ""
         made = self.compile(capability)
         found = f"{made.registers}, {made.shared:,}, {made.spilled}"
         return f"{self.tile}: {found}, {made.product}" if self.tile else found
@@ -133,8 +139,11 @@ def attention(capability: tuple[int, int]) -> Iterator[Case]:
         sizes = f"{tile.pairs}x{tile.keys}, {tile.num_warps}, {tile.num_stages}"
         constants = constants_of(layer, tile, 0, 1).attend
         yield Case(f"attend, {name}", kernels.attend_tiles, constants, dtype, tile=sizes)
+        if name == "128, 4 share keys" and dtype == torch.bfloat16:
+            yield Case(f"attend, {name}, fp8", kernels.attend_tiles, constants, dtype, FP8_KINDS, sizes, FP8_CAPABILITY)
     store, _, merge = constants_of(layer_of(4, 128, 128), EXACT, 0, 1)
     yield Case("store, 128", kernels.store_rows, store)
+    yield Case("store, 128, fp8", kernels.store_rows, store, kinds=FP8_KINDS, least=FP8_CAPABILITY)
     yield Case("merge, 128", kernels.merge_ranges, merge)
     widths = dict.fromkeys(("KEY_DIM", "VALUE_DIM", "KEY_WIDTH", "VALUE_WIDTH"), 128)
     yield Case("move, 128", move, widths | {"NUM_HEADS": 8, "num_warps": 4})

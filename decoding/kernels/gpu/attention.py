@@ -32,6 +32,7 @@ FIRST_LEN = tl.constexpr(SPLIT)
 ALIKE = tl.constexpr(OCTAVE)
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(float("-inf"))
+LARGEST_FP8, NO_NUMBER_FP8 = tl.constexpr(0x7E), tl.constexpr(0x7F)
 FAR = tl.constexpr(1 << 30)
 
 
@@ -60,9 +61,30 @@ def value_places(slot_M, head, column_V, NUM_KV_HEADS: tl.constexpr, VALUE_DIM: 
     return ((plane_M * SLOTS + slot_M % SLOTS) * VALUE_DIM)[:, None] + column_V[None, :]
 
 
+@triton.jit
+def _fp8_of(numbers):
+    """e4m3, rounded to the nearest, ties to even; what is too large becomes the largest. By integers, so that a GPU has
+    the bits that a CPU and an interpreter have."""
+    bits = numbers.to(tl.float32).to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    usual = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
+    small = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000  # beneath 2^-6
+    code = tl.where(size < 0x3C800000, small, tl.minimum(usual, LARGEST_FP8))
+    code = tl.where(size < 0x7F800000, code | ((bits >> 24) & 0x80), NO_NUMBER_FP8)
+    return code.to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+
+
+@triton.jit
+def stored(numbers, planes):
+    """The numbers as `planes` hold them."""
+    if planes.dtype.element_ty == tl.float8e4nv:
+        return _fp8_of(numbers)
+    return numbers.to(planes.dtype.element_ty)
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def store_rows(
-    keys,  # [B, K, D, 16]
+    keys,  # [B, K, D, 16], of the model's dtype or fp8
     values,  # [B, K, 16, V]
     key,  # [K, N, D]
     value,  # [K, N, V]
@@ -85,10 +107,11 @@ def store_rows(
     column_D, column_V = tl.arange(0, KEY_WIDTH), tl.arange(0, VALUE_WIDTH)
     is_key_MD = (row_M < num_rows)[:, None] & (column_D < KEY_DIM)[None, :]
     key_MD = tl.load(key + head * key_head + row_M[:, None] * key_row + column_D[None, :], mask=is_key_MD)
-    tl.store(keys + key_places(slot_M, head, column_D, NUM_KV_HEADS, KEY_DIM), key_MD, mask=is_key_MD)
+    tl.store(keys + key_places(slot_M, head, column_D, NUM_KV_HEADS, KEY_DIM), stored(key_MD, keys), mask=is_key_MD)
     is_value_MV = (row_M < num_rows)[:, None] & (column_V < VALUE_DIM)[None, :]
     value_MV = tl.load(value + head * value_head + row_M[:, None] * value_row + column_V[None, :], mask=is_value_MV)
-    tl.store(values + value_places(slot_M, head, column_V, NUM_KV_HEADS, VALUE_DIM), value_MV, mask=is_value_MV)
+    value_at_MV = values + value_places(slot_M, head, column_V, NUM_KV_HEADS, VALUE_DIM)
+    tl.store(value_at_MV, stored(value_MV, values), mask=is_value_MV)
 
 
 @triton.jit
@@ -150,7 +173,7 @@ def _meet(
         keys_DN = tl.load(keys + place_DN)
     else:
         keys_DN = tl.load(keys + place_DN, mask=(column_D < KEY_DIM)[:, None], other=0.0)
-    scores_MN = tl.dot(query_MD, keys_DN, input_precision="ieee")
+    scores_MN = tl.dot(query_MD, keys_DN.to(query_MD.dtype), input_precision="ieee")
     if SOFTCAP > 0:
         scores_MN = _soft_capped(scores_MN * scaling, SOFTCAP)
     factor = LOG2_E if SOFTCAP > 0 else scaling
@@ -171,6 +194,7 @@ def _meet(
         values_NV = tl.load(values + place_NV, mask=(column_V < VALUE_DIM)[None, :], other=0.0)
     total_M = total_M * shrink_M + tl.sum(weights_MN, 1)
     sum_MV = sum_MV * shrink_M[:, None]
+    values_NV = values_NV.to(query_MD.dtype)
     sum_MV = tl.dot(weights_MN.to(values_NV.dtype), values_NV, sum_MV, input_precision="ieee")
     return new_top_M, total_M, sum_MV
 

@@ -48,6 +48,8 @@ def move(
 
 def move_rows(keys_PBHDS: torch.Tensor, values_PBHSV: torch.Tensor, moves: torch.Tensor, num_sequences: int) -> None:
     """moves: on the tensors' device, as `move` reads them."""
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[keys_PBHDS.itemsize]
+    keys_PBHDS, values_PBHSV = keys_PBHDS.view(bits), values_PBHSV.view(bits)  # whatever numbers they are
     num_planes, num_blocks, num_heads, key_dim, _ = keys_PBHDS.shape
     value_dim = values_PBHSV.shape[-1]
     widths = triton.next_power_of_2(key_dim), triton.next_power_of_2(value_dim)

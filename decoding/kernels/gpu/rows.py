@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from decoding.kernels.gpu.attention import key_places, value_places
+from decoding.kernels.gpu.attention import key_places, stored, value_places
 from decoding.kernels.layout import BLOCK_LEN
 
 # Shape suffixes: N numbers of a row, padded to a power of two; M rows of a program, D key width, V value width, padded;
@@ -131,15 +131,15 @@ def rotate_and_store(
             )
             low_at_MC = keys + key_places(slot_M, key_head, column_C, NUM_KV_HEADS, KEY_DIM)
             high_at_MC = keys + key_places(slot_M, key_head, column_C + HALF, NUM_KV_HEADS, KEY_DIM)
-            tl.store(low_at_MC, low_MC.to(keys.dtype.element_ty), mask=is_number_MC)
-            tl.store(high_at_MC, high_MC.to(keys.dtype.element_ty), mask=is_number_MC)
+            tl.store(low_at_MC, stored(low_MC.to(key.dtype.element_ty), keys), mask=is_number_MC)
+            tl.store(high_at_MC, stored(high_MC.to(key.dtype.element_ty), keys), mask=is_number_MC)
         else:
             value_head, column_V = head - NUM_HEADS - NUM_KV_HEADS, tl.arange(0, VALUE_WIDTH)
             is_value_MV = is_row_M[:, None] & (column_V < VALUE_DIM)[None, :]
             place_MV = (row_M * value_row + value_head * VALUE_DIM)[:, None] + column_V[None, :]
             value_MV = tl.load(value + place_MV, mask=is_value_MV, other=0.0)
             value_at_MV = values + value_places(slot_M, value_head, column_V, NUM_KV_HEADS, VALUE_DIM)
-            tl.store(value_at_MV, value_MV.to(values.dtype.element_ty), mask=is_value_MV)
+            tl.store(value_at_MV, stored(value_MV, values), mask=is_value_MV)
 
 
 @triton.jit

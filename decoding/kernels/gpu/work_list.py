@@ -73,7 +73,18 @@ def start_of(place: int) -> int:
 
 
 @nb.njit(cache=True)
-def cut(trees: Trees, most_partials: int) -> Cuts:
+def cut(trees: Trees, most_partials: int, most_of_step: int) -> Cuts:
+    """Ranges of segments with more than `most_partials` are coarser, and where all together have more than
+    `most_of_step` those of the largest segments are, until they have not."""
+    cuts = _cut(trees, most_partials)
+    while cuts.num_partials > most_of_step:
+        most_partials //= 2
+        cuts = _cut(trees, most_partials)
+    return cuts
+
+
+@nb.njit(cache=True)
+def _cut(trees: Trees, most_partials: int) -> Cuts:
     num_segments = len(trees.prefix_lens)
     segments, num_shared = np.empty((num_segments, SEGMENT_WORDS), np.int32), np.empty(num_segments, np.int32)
     num_partials = 0

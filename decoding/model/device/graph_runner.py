@@ -1,12 +1,13 @@
 """Captures forwards over one store for a few numbers of tokens (buckets) and replays them: a launch is one call.
 
 Owns the buffers that forwards read and the logits that they write. A step that fits no bucket, such as a very long
-prompt, is run by the model itself. Invariant: every forward of a bucket queues the same operations; a step differs only
-in data.
+prompt, is run by the model itself, and logged. Invariant: every forward of a bucket queues the same operations; a step
+differs only in data.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,7 +25,9 @@ from decoding.errors import ModelRefused
 from decoding.model.device.capture import Capture, Launch
 from decoding.model.device.runner import Forward, Progress, Runner, stopwatch_on
 from decoding.model.features import FeatureTap, Seen
-from decoding.model.self_test import ROOM, TOLERANCES, Testable, same_bits_up_to
+from decoding.model.self_test import TOLERANCES
+
+logger = logging.getLogger(__name__)
 
 # Shape suffixes: L padded tokens that need logits, V vocabulary.
 BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048)  # tokens
@@ -32,7 +35,6 @@ FIXED_ROWS = 64  # up to so many tokens a target's forward has one shape, and so
 MOST_LOGITS = 1024  # of a step: of a prompt's many tokens few need logits, which take the room of hundreds of others
 MOST_SEGMENTS = 256  # of a step, that there is room for the longest block tables of
 FEW_TOKENS = 16  # of the vocabulary, that replays are checked with
-NUM_SEQUENCES = 12  # of the self-test's room, that the test of exactness holds at a time
 TREE_ROWS = 8  # room for tree nodes per token of the largest bucket: a growing tree's earlier nodes are passed again
 
 
@@ -71,6 +73,7 @@ class GraphRunner:
         self._logits_LV = torch.empty(most_logits, model.num_logits, dtype=torch.float32, device=store.device)
         self._new_stopwatch = stopwatch_on(store.device)
         self.on_replay: Callable[[StepBatch], None] = lambda _batch: None  # called before each
+        self._num_uncaptured = 0
         self._replays: dict[int, Launch] = {}
         self._features: dict[int, list[Seen]] = {}
 
@@ -99,14 +102,14 @@ class GraphRunner:
 
     def _check(self, num_rows: int) -> None:
         """Compare replays with the operations that were captured, over other steps. Raises ModelRefused."""
-        room, step = self._buffers.room, self._buffers.view(num_rows)
+        room = self._buffers.room
         num_tokens = max(1, min(num_rows, min(room.keys, self._store.num_blocks * BLOCK_LEN) // 2))
         rows = KvRows(_first_blocks(2 * num_tokens))
         for _ in range(2):  # a prompt, and what follows it
             tokens, num_logits = np.arange(num_tokens, dtype=np.int32) % FEW_TOKENS, min(num_tokens, room.logits)
             batch = pack([Segment(rows, tokens, None, num_logits)], self._store)
-            self._buffers.stage(batch, num_rows, self._attention.share_out(batch))
-            expected_RV = self._model.run_static(step)[:num_logits].float()
+            step = self._buffers.stage(batch, num_rows, self._attention.share_out(batch))
+            expected_RV = self._operate(step, num_logits)
             self._replays[num_rows]()
             difference = float((self._logits_LV[:num_logits] - expected_RV).abs().max() / expected_RV.abs().max())
             if not difference <= TOLERANCES[self._store.dtype]:
@@ -123,10 +126,12 @@ class GraphRunner:
         """Replay the smallest bucket that holds the step; if none does, run the model."""
         assert batch.store is self._store, "a captured forward writes to the store it was captured with"
         work = self._attention.share_out(batch)
-        if batch.embedded or not self._buffers.room.holds(batch, work):
+        shortages = ["rows of pictures"] if batch.embedded else self._buffers.room.shortages(batch, work)
+        if shortages:
+            self._note_uncaptured(shortages)
             return self._model.launch(batch)
         self.on_replay(batch)
-        num_rows = self._buckets[bisect_left(self._buckets, batch.num_tokens)]
+        num_rows = self._bucket_of(batch)
         self._buffers.stage(batch, num_rows, work)
         stopwatch = self._new_stopwatch()  # what the host packs while the device waits is not the forward's time
         self._replays[num_rows]()
@@ -134,6 +139,29 @@ class GraphRunner:
         for tap, seen in zip(self._model.taps, self._features[num_rows], strict=True):
             tap.seen.update(seen)
         return Forward(self._logits_LV[: len(batch.logit_rows_R)], stopwatch.seconds)
+
+    def run_operations(self, batch: StepBatch) -> torch.Tensor:
+        """[R, V]: the logits of a step by the operations that its replay stands for, in the same buffers."""
+        work = self._attention.share_out(batch)
+        if not self._buffers.room.holds(batch, work):
+            return self._model.launch(batch).logits_RV.clone()
+        return self._operate(self._buffers.stage(batch, self._bucket_of(batch), work), len(batch.logit_rows_R))
+
+    def _operate(self, step: StepTensors, num_logits: int) -> torch.Tensor:
+        return self._model.run_static(step)[:num_logits].float()
+
+    def _bucket_of(self, batch: StepBatch) -> int:
+        return self._buckets[bisect_left(self._buckets, batch.num_tokens)]
+
+    def _note_uncaptured(self, shortages: list[str]) -> None:
+        """Log the first such step, and ever fewer of them."""
+        self._num_uncaptured += 1
+        if self._num_uncaptured.bit_count() == 1:
+            logger.warning(
+                "A step runs operation by operation, which is slower: it has %s. Such steps so far: %d.",
+                " and ".join(shortages),
+                self._num_uncaptured,
+            )
 
     def _queue(self, step: StepTensors) -> None:
         logits_LV = self._model.run_static(step)
@@ -153,41 +181,3 @@ def _nothing(store: KvStore) -> StepBatch:
     table = BlockTable()
     table.append(store.trash_block)
     return pack([Segment(KvRows(table), np.zeros(1, np.int32))], store)
-
-
-class Exact(Testable, Runner, Protocol):
-    is_row_exact: bool
-
-
-class _Replayed:
-    """A model whose forwards are a runner's, over the runner's store."""
-
-    def __init__(self, model: Testable, runner: Runner, store: KvStore) -> None:
-        self.dtype, self.kv_dtype, self.weights = model.dtype, model.kv_dtype, model.weights
-        self.vocab_size = model.vocab_size
-        self.num_parameters, self.max_model_len, self.state_bytes = model.num_parameters, model.max_model_len, 0
-        self._runner, self._store = runner, store
-
-    def new_store(self, _num_blocks: int) -> KvStore:
-        return self._store
-
-    def forward(self, batch: StepBatch) -> torch.Tensor:
-        return self._runner.launch(batch).logits_RV.clone()
-
-
-def exact_rows(model: Exact, runner: Runner, store: KvStore, most_rows: int) -> int:
-    """Within steps of up to so many tokens a token's logits have the same bits in a tree, in a chain, as part of a
-    prompt, after a prefix that is found, and in any batch; 0 if in none. most_rows: of any step. Writes to blocks of
-    the store, of which nobody holds any.
-
-    On a device matrix products round by the number of rows that they have, so steps of up to `FIXED_ROWS` tokens all
-    replay the forward of so many; with `--exact` they do not, and larger steps and prompts have the same bits, too.
-    """
-    if runner is model and not model.is_row_exact:  # operation by operation
-        return 0
-    num_slots = store.num_blocks * BLOCK_LEN
-    room = min(num_slots, model.max_model_len)
-    if num_slots < NUM_SEQUENCES * ROOM or room < FIXED_ROWS:
-        return 0
-    largest = max(FIXED_ROWS, min(most_rows, room)) if model.is_row_exact else FIXED_ROWS
-    return same_bits_up_to(_Replayed(model, runner, store), sorted({largest, FIXED_ROWS}, reverse=True))

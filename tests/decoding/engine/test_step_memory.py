@@ -14,21 +14,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from decoding.cache.batch import StepBatch
+from decoding.cache.top_token_store import TopTokenStore
 from decoding.core.events import PromptLogprobs
 from decoding.core.token_logprobs import TokenLogprobs
+from decoding.costs.price import CostCurve
 from decoding.engine import limits, start
 from decoding.engine.engine import Engine
 from decoding.engine.limits import limits_for
 from decoding.engine.start import start_engine
 from decoding.model import memory
+from decoding.model.device import graph_runner
 from decoding.model.device.runner import Forward
-from decoding.model.memory import step_bytes
+from decoding.model.memory import captured_bytes, step_bytes
 from decoding.model.target_model import TargetModel
-from tests.models import tiny
+from decoding.stores.successor_table import NUM_SUCCESSORS
+from tests.models import VOCAB_SIZE, tiny
 from tests.pairs import CONFIG, GREEDY, draft_of, finish, prompt_of, request_of
+from tests.recording import RecordingCapture
 
 SMALL = replace(CONFIG, attention="padded", max_model_len=320, max_batch_rows=256, kv_slots=4096)
 PROMPT_LOGITS, TREE_TOKENS = 48, 40
+CURVE = CostCurve(base=1.0, token=0.001, key=0.0)
 
 
 class Allocator(TorchDispatchMode):
@@ -152,6 +158,24 @@ def test_the_cache_leaves_room_for_the_largest_step(monkeypatch: pytest.MonkeyPa
     cache = engine.store.num_blocks * 16 * model.bytes_per_slot
     assert needed > 0.15 * free, "more than the share that is left to everything else"
     assert 0 < cache <= 0.85 * (free - needed)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_the_cache_leaves_room_for_what_captured_forwards_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_runner, "BUCKETS", (64,))
+    config = replace(SMALL, kv_slots=None, kv_memory=0.85, max_batch_rows=64, max_model_len=96)
+    model, draft = (TargetModel.from_model(tiny("llama"), config, RecordingCapture()) for _ in "ab")
+    held = captured_bytes(model, model.max_model_len + config.max_nodes, 64, Allocator())
+    assert held > 2 * step_bytes(model, 64, 64, Allocator()), "a capture that keeps every operation's results"
+    monkeypatch.setattr(memory, "free_bytes", lambda _: 4 * held)
+    monkeypatch.setattr(start, "meter_on", lambda _: Allocator())
+    slot_bytes = model.bytes_per_slot + TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
+    for models, of_slot in (([model], slot_bytes), ([model, draft], slot_bytes + draft.bytes_per_slot)):
+        most = limits_for(config, CURVE, "cuda", 1000)
+        needed = start._step_bytes(models, config, most, lambda _sentence, _fraction: None)
+        assert needed == pytest.approx(len(models) * held + 64 * VOCAB_SIZE * start.EDITED_BYTES, rel=0.02)
+        slots = memory.affordable_slots(config, torch.device("cuda"), of_slot, step_bytes=needed)
+        assert 0 < slots * of_slot <= 0.85 * (4 * held - needed)
 
 
 def test_prompts_that_a_draft_model_catches_up_on_share_one_steps_rows() -> None:

@@ -17,6 +17,7 @@ from decoding.model.checkpoint import max_model_len, resolve
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
 
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 TYPES: tuple[KvDtype, ...] = get_args(KvDtype)[1:]  # but auto
 
 
@@ -87,14 +88,29 @@ def test_a_gpu_gets_tritons_kernels_where_triton_can_run(
 
 
 def test_the_type_of_keys_and_values_is_the_models_or_on_a_cpu_another() -> None:
-    assert checkpoint.resolve_kv_dtype("auto", "cuda", "bfloat16", "triton") == "bfloat16"
-    assert checkpoint.resolve_kv_dtype("float32", "cpu", "float32", "exact") == "float32"
+    assert checkpoint.resolve_kv_dtype("auto", CUDA, "bfloat16", "triton") == "bfloat16"
+    assert checkpoint.resolve_kv_dtype("float32", CPU, "float32", "exact") == "float32"
     for kv_dtype in TYPES:
         for attention in ("exact", "sdpa", "reference", "padded"):
-            assert checkpoint.resolve_kv_dtype(kv_dtype, "cpu", "float32", attention) == kv_dtype
-    for device, attention in (("cuda", "sdpa"), ("cpu", "triton")):
+            assert checkpoint.resolve_kv_dtype(kv_dtype, CPU, "float32", attention) == kv_dtype
+    for device, attention in ((CUDA, "sdpa"), (CPU, "triton")):
         with pytest.raises(ConfigError, match="kv_dtype 'int8' needs a CPU, and no attention 'triton'"):
             checkpoint.resolve_kv_dtype("int8", device, "float32", attention)
+
+
+def test_a_gpu_that_converts_fp8_may_store_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found, is_had in (((8, 0), False), ((8, 6), False), ((8, 9), True), ((9, 0), True), ((12, 0), True)):
+        monkeypatch.setattr(checkpoint, "capability", lambda _device, found=found: found)
+        if is_had:
+            assert checkpoint.resolve_kv_dtype("fp8", CUDA, "bfloat16", "triton") == "fp8"
+            continue
+        with pytest.raises(
+            ConfigError, match=rf"'fp8' needs a GPU of compute capability 8.9 or more, .* is 8.{found[1]}"
+        ):
+            checkpoint.resolve_kv_dtype("fp8", CUDA, "bfloat16", "triton")
+    with pytest.raises(ConfigError, match="or are 'fp8' where attention is 'triton'"):
+        checkpoint.resolve_kv_dtype("fp8", CUDA, "bfloat16", "sdpa")
+    assert checkpoint.resolve_kv_dtype("fp8", CPU, "float32", "triton") == "fp8", "interpreted"
 
 
 def test_replies_over_another_type_of_keys_have_another_fingerprint() -> None:

@@ -121,6 +121,17 @@ def test_a_fused_layer_computes_what_the_layer_does(model_type: str, dtype: torc
     assert (found - expected).abs().max() <= TOLERANCES[dtype] * expected.abs().max()
 
 
+@pytest.mark.slow
+def test_over_fp8_a_fused_layer_stores_and_computes_what_the_layer_does() -> None:
+    shape = SHAPE | {"hidden_size": 32, "intermediate_size": 32, "vocab_size": 64}
+    config = EngineConfig(attention="triton", kv_dtype="fp8", max_model_len=64, threads=1)
+    model = TargetModel.from_model(tiny("llama", **shape), config, RecordingCapture())
+    assert len(fused_layers(model)) == 1
+    assert model.new_store(1).dtype == torch.float8_e4m3fn
+    found = logits_of(model)
+    assert (found - logits_of(by_its_own_code(model))).abs().max() <= 1e-4 * found.abs().max()
+
+
 def test_sums_over_ranks_that_hang_on_its_products_are_part_of_it() -> None:
     own, calls = tiny("llama", **SHAPE), list[tuple[int, ...]]()
 

@@ -504,6 +504,38 @@ def test_a_context_that_was_lowered_is_told_of_wherever_the_start_is(tmp_path: P
     assert any(room in line for line in lines)
 
 
+def test_what_a_start_found_of_exactness_is_told_wherever_the_start_is(tmp_path: Path) -> None:
+    reason = "Of a tree [and] its paths, 3 of 10 tokens have other logits. Hidden states differ first behind layer 3."
+    found = {
+        "device": "cuda:0",
+        "is_exact": False,
+        "inexact_reason": reason,
+        "exact_cost": {"step": 1.125, "prompt": 2.5},
+    }
+    folder = make_model_folder(tmp_path / "toy", ready=found)
+    with (
+        server_process(folder, 1) as (_, url, lines),
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
+    ):
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        wait_until(lambda: any("curl -N" in line for line in lines))
+        engine = client.get("/health").json()["engine"]
+    assert (engine["is_exact"], engine["exact_rows"], engine["inexact_reason"]) == (False, 0, reason)
+    assert engine["exact_cost"] == {"step": 1.125, "prompt": 2.5}
+    assert any(line.startswith(reason) for line in lines)
+    cost = "Exact products take 1.12 of the time in steps of 64 tokens, 2.50 in prompts, so they are not used"
+    assert any(line.startswith(cost) for line in lines)
+
+
+def test_a_worker_that_takes_anothers_place_keeps_its_choice_of_products(tmp_path: Path) -> None:
+    noted = tmp_path / "noted"
+    folder = make_model_folder(tmp_path / "toy", ready={"is_row_exact": True}, exact_noted=str(noted))
+    with running_server(settings_for(folder)) as server:
+        assert server.post(prompt=script(crash_once=3, per_step=1), max_tokens=5).status_code == 200
+        assert server.wait_for("ready")["restarts"] == 1
+    assert noted.read_text().split() == ["None", "True"]
+
+
 def test_a_drain_that_takes_too_long_ends_streams_with_an_error(tmp_path: Path) -> None:
     with (
         server_process(make_model_folder(tmp_path / "toy"), 0.3) as (process, url, _),

@@ -1,1 +1,1 @@
-"""What to measure in the first hour on a GPU, a part a call: `python -m decoding.bench.gpu.first_hour PART`."""
+"""What to measure first on a GPU, in minutes and by one command: `python -m decoding.bench.gpu.first_hour`."""

@@ -1,64 +1,73 @@
-"""Measures a part of what is worth knowing of a GPU, within a deadline of its own, and writes it as JSON; `page` makes
-a section of docs/gpu.md of the files.
+"""Measures what is worth knowing of a GPU in 400 seconds: its ceilings, our kernels, an 8B of random weights, the
+bundled model's tokens by every method, the tests of a GPU, and the server with real requests.
 
-Parts: correctness, small (a 0.6B model), large (8B), kernels. Models have random weights, so nothing is downloaded.
+Writes a record, a line of JSON a measure, and the logs of the stages to a folder. With --page it also puts the record
+into a section of that page. Nothing is downloaded. A stage needs what it imports: all but the server's run with torch,
+Triton, transformers, numba, msgspec and tokenizers alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import torch
 
-from decoding.bench.gpu.first_hour import correctness, kernels, serving
-from decoding.bench.gpu.first_hour.bench import Bench
-from decoding.bench.gpu.first_hour.deadline import Found, Measure, run
 from decoding.bench.gpu.first_hour.page import render
+from decoding.bench.gpu.first_hour.record import is_record, read_lines
+from decoding.bench.gpu.first_hour.stages import STAGES, Run, run_stages
 from decoding.bench.machine import describe_machine
-from decoding.bench.tables.report import write_section
+from decoding.bench.tables.report import is_page, write_section
+from decoding.core.files.output import check_output
+from decoding.errors import ConfigError
 
-PARTS: dict[str, tuple[Callable[[Bench], dict[str, Measure]], float]] = {
-    "correctness": (correctness.measures, 450.0),
-    "small": (serving.small, 510.0),
-    "large": (serving.large, 570.0),
-    "kernels": (kernels.measures, 570.0),
-}
+SECONDS = 400.0
 
 
 def read_options(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m decoding.bench.gpu.first_hour", description=__doc__)
-    parser.add_argument("part", choices=[*PARTS, "page"])
-    parser.add_argument("files", type=Path, nargs="*", help="of page: what the parts have written")
-    parser.add_argument("--seconds", type=float, help="the deadline, by default 450 to 570 seconds")
-    parser.add_argument("--out", type=Path, help="the file, by default first_hour_PART.json")
+    parser.add_argument("stages", nargs="*", default=list(STAGES), help=f"by default all: {', '.join(STAGES)}")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of all stages together")
+    parser.add_argument("--out", type=Path, default=Path("first_hour"), help="the folder, by default first_hour")
     parser.add_argument("--device", default="cuda", help="cpu tries the program out, on tiny shapes")
-    parser.add_argument("--page", type=Path, default=Path("docs/gpu.md"))
-    return parser.parse_args(given)
+    parser.add_argument("--page", type=Path, help="a page to put the record into, such as docs/gpu.md")
+    options = parser.parse_args(given)
+    if unknown := [each for each in options.stages if each not in STAGES]:
+        parser.error(f"there is no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
+    return options
 
 
 def main(given: Sequence[str]) -> int:
     options = read_options(given)
-    if options.part == "page":
-        parts = [msgspec.json.decode(path.read_bytes(), type=Found) for path in options.files]
-        write_section(options.page, "# GPUs\n", "measured", render(parts))
-        return 0
-    device = torch.device(options.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        print("There is no GPU that torch can use here, so nothing was measured.", file=sys.stderr)  # noqa: T201
-        return 1
-    measures, seconds = PARTS[options.part]
     where = describe_machine()
-    if device.type == "cuda":
-        where = f"{torch.cuda.get_device_name(device)}, {where}"
-    path = options.out or Path(f"first_hour_{options.part}.json")
-    bench = Bench(device, device.type == "cpu")
-    found = run(Found(part=options.part, where=where), measures(bench), options.seconds or seconds, path)
-    print(f"{path}: found {len(found.found)}, failed {found.failed}, left out {found.left_out}")  # noqa: T201
-    return 0
+    if options.device != "cpu":
+        if not torch.cuda.is_available():
+            return _refuse("There is no GPU that torch can use here, so nothing was measured.")
+        where = f"{torch.cuda.get_device_name(options.device)}, {where}"
+    run = Run(options.device, options.out)
+    try:
+        check_output(run.record, is_record)
+        if options.page is not None:
+            check_output(options.page, is_page)
+    except ConfigError as error:
+        return _refuse(str(error))
+    options.out.mkdir(parents=True, exist_ok=True)
+    run.record.unlink(missing_ok=True)
+    for sentence in run_stages(run, options.stages, options.seconds):
+        sys.stdout.write(f"{sentence}\n")
+    lines = read_lines(run.record.read_bytes())
+    if options.page is not None:
+        write_section(options.page, "# GPUs\n", "measured", render(lines, where))
+    failed = sum(line.failed is not None for line in lines)
+    sys.stdout.write(f"{run.record}: {len(lines)} measures, of which {failed} failed\n")
+    return 1 if failed else 0
+
+
+def _refuse(sentence: str) -> int:
+    sys.stderr.write(f"{sentence}\n")
+    return 1
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Knows nothing of what is measured. On the CPU everything runs small, to try the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -14,17 +14,20 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from decoding.bench.gpu.cost_model import QWEN3, ModelShape
+from decoding.bench.gpu.cost_model import LLAMA_8B, ModelShape
 from decoding.config import EngineConfig
-from decoding.core.events import Finished, Tokens
+from decoding.core.events import Tokens
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
+from decoding.core.stats import StepStats
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model.device.capture import capture_on
+from decoding.model.device.graph_runner import GraphRunner
+from decoding.model.device.runner import stopwatch_on
 from decoding.model.target_model import TargetModel
 
 TINY = ModelShape("tiny", 2, 64, 128, 4, 2, 16, 199)
@@ -42,16 +45,21 @@ class Bench:
         """How often, or how many."""
         return few if self.is_small else many
 
-    def shape(self, place: int) -> ModelShape:
-        """One of Qwen3's: 0.6B, 8B or 32B."""
-        return TINY if self.is_small else QWEN3[place]
+    @property
+    def shape(self) -> ModelShape:
+        return TINY if self.is_small else LLAMA_8B
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32 if self.device.type == "cpu" else torch.bfloat16
 
     def wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def seconds(self, work: Callable[[], object], rounds: int = 20) -> float:
-        """The median of some rounds after a first one, each from an idle device to an idle device."""
+        """The median of some rounds after a first one, each from an idle device to an idle device, launches of Python
+        included."""
         work()
         times = []
         for _ in range(self.count(rounds)):
@@ -62,6 +70,24 @@ class Bench:
             times.append(time.perf_counter() - started)
         return median(times)
 
+    def queued_seconds(self, works: Sequence[Callable[[], object]], rounds: int = 20) -> float:
+        """What the device takes for one of `works`: all of them are captured and replayed together, so that no launch
+        of Python is in it, and what they read is more than a cache holds if it is together."""
+
+        def launch() -> None:
+            for work in works:
+                work()
+
+        capture = capture_on(self.device)
+        replay = launch if capture is None else capture.note(launch)
+        replay()
+        self.wait()
+        stopwatch, rounds = stopwatch_on(self.device)(), self.count(rounds)
+        for _ in range(rounds):
+            replay()
+        stopwatch.stop()
+        return stopwatch.seconds() / rounds / len(works)
+
     def memory(self) -> dict[str, int]:
         """Bytes of the device, taken by now and at most."""
         if self.device.type != "cuda":
@@ -70,9 +96,10 @@ class Bench:
         return {name: getattr(torch.cuda, name)(self.device) for name in names}
 
 
-def random_model(bench: Bench, shape: ModelShape) -> PreTrainedModel:
+def random_model(bench: Bench) -> PreTrainedModel:
     """Made on the device, always the same one."""
-    config = Qwen3Config(
+    shape = bench.shape
+    config = LlamaConfig(
         vocab_size=shape.vocab,
         hidden_size=shape.width,
         intermediate_size=shape.inner,
@@ -80,14 +107,12 @@ def random_model(bench: Bench, shape: ModelShape) -> PreTrainedModel:
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
         head_dim=shape.head_dim,
-        max_position_embeddings=40_960,
-        tie_word_embeddings=shape.name == "0.6B",
+        max_position_embeddings=131_072,
+        tie_word_embeddings=False,
     )
     torch.manual_seed(0)
     with bench.device:
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.bfloat16 if bench.device.type == "cuda" else torch.float32
-        )
+        model = AutoModelForCausalLM.from_config(config, dtype=bench.dtype)
     return model.eval()
 
 
@@ -101,15 +126,7 @@ class Served:
     _number: int = 0
 
     @classmethod
-    def of(
-        cls,
-        bench: Bench,
-        model: PreTrainedModel,
-        longest: int,
-        kv_slots: int | None = None,
-        compile: bool = False,
-        exact: bool = False,
-    ) -> Served:
+    def of(cls, bench: Bench, longest: int) -> Served:
         told: list[str] = []
         config = EngineConfig(
             device=str(bench.device),
@@ -117,12 +134,10 @@ class Served:
             prefix_cache=False,
             draft_model="none",
             max_nodes=63,
-            kv_slots=4096 if bench.is_small else kv_slots,
+            kv_slots=4096 if bench.is_small else None,
             threads=1 if bench.is_small else None,
-            compile=compile,
-            exact=exact,
         )
-        target = TargetModel.from_model(model, config, capture_on(bench.device))
+        target = TargetModel.from_model(random_model(bench), config, capture_on(bench.device))
         engine = start_engine(target, config, lambda sentence, _: told.append(sentence))
         return cls(engine, bench, told)
 
@@ -137,31 +152,54 @@ class Served:
         speculation = SpeculationParams(method=method)
         return Request(id=name, prompt=prompt, sampling=sampling, speculation=speculation, session_id=name, **given)
 
-    def run(self, requests: list[Request]) -> dict[str, Any]:
-        """Run requests together: their tokens and seconds, after the last prompt was read and in all, target forwards,
-        and the seconds between a step's tokens and the next's."""
+    def run(self, requests: Sequence[Request]) -> dict[str, Any]:
+        """Run requests together. Of the steps after the last one that read a prompt: tokens a second and a step, and
+        medians of a step's rows and of its milliseconds, by phase too; and the seconds until then and in all."""
         for request in requests:
             self.engine.add(request)
-        started, emitted, moments, forwards = time.perf_counter(), 0, list[float](), 0
-        first, first_emitted = 0.0, 0
+        started, steps = time.perf_counter(), list[StepStats]()
+        first, tokens = 0.0, 0
         while self.engine.has_work:
             result = self.engine.step()
-            now = time.perf_counter() - started
-            emitted += sum(len(each.token_ids) for each in result.of(Tokens))
-            forwards += sum(each.stats.target_forwards for each in result.of(Finished))
-            moments.append(now)
-            if result.stats is not None and result.stats.prefill_rows:
-                first, first_emitted, moments = now, emitted, [now]
+            tokens += sum(len(each.token_ids) for each in result.of(Tokens))
+            if result.stats is None:
+                continue
+            steps.append(result.stats)
+            if result.stats.prefill_rows:
+                first, tokens, steps = time.perf_counter() - started, 0, []
         seconds = time.perf_counter() - started
-        gaps = np.diff(moments) if len(moments) > 1 else np.zeros(1)
-        return {
-            "tokens": emitted,
-            "seconds": seconds,
-            "tokens_a_second": (emitted - first_emitted) / max(seconds - first, 1e-9),
-            "tokens_a_forward": emitted / max(1, forwards),
-            "first_seconds": first,
-            "gap_ms": [1000 * float(np.quantile(gaps, share)) for share in (0.5, 0.99, 1.0)],
-        }
+        found = {"tokens_a_second": tokens / max(seconds - first, 1e-9), "first_seconds": first, "seconds": seconds}
+        return found | _of_steps(steps, tokens)
+
+
+def _of_steps(steps: Sequence[StepStats], tokens: int) -> dict[str, Any]:
+    if not steps:
+        return {}
+    phases = sorted({name for each in steps for name in each.phase_seconds})
+    step_ms = 1000 * median(each.step_seconds for each in steps)
+    phases_ms = {name: 1000 * median(each.phase_seconds.get(name, 0.0) for each in steps) for name in phases}
+    return {
+        "tokens_a_step": tokens / len(steps),
+        "rows": median(each.rows for each in steps),
+        "step_ms": step_ms,
+        "beside_forward_ms": step_ms - phases_ms.get("forward", 0.0),
+        "phases_ms": phases_ms,
+    }
+
+
+def start_of(engine: Engine, told: Sequence[str]) -> dict[str, Any]:
+    """What an engine's start says of it. told: its sentences."""
+    model = engine.model
+    return {
+        "told": [sentence for sentence in told if "Captur" in sentence or "layers" in sentence],
+        "is_captured": isinstance(engine._runner, GraphRunner),
+        "is_exact": engine.is_exact,
+        "exactness": engine.exactness._asdict(),
+        "exact_cost": model.exact_cost,
+        "sampler": type(engine.sampler).__name__,
+        "seconds": engine.load_seconds,
+        "kv_slots": engine.room.num_slots,
+    }
 
 
 def corrupted(reply: Tokens32, rate: float, vocab_size: int, seed: int) -> Tokens32:

@@ -1,21 +1,19 @@
-"""How long the parts of a step take alone: attention by ranges and tiles, matrix products, commits, draws."""
+"""How long the parts of a step take on the device: attention by loads and tiles, exact and packed products, and with
+the host's part commits and draws."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
-from decoding.bench.gpu.cost_model import BYTES, ModelShape
+from decoding.bench.gpu.cost_model import BYTES
 from decoding.bench.gpu.first_hour.bench import Bench
-from decoding.bench.gpu.first_hour.deadline import Measure
+from decoding.bench.gpu.first_hour.record import Record
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
@@ -29,46 +27,37 @@ from decoding.sampling.asked import Asked
 from decoding.sampling.law import law_of
 from decoding.weights.numbers.device_codes import TILE, CodeTensors, DeviceCodes
 
-SPLITS = (64, 128, 256)  # keys of the first ranges
+LAYERS = 12  # whose keys and values are more than a cache holds
 Linear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 LOADS = {  # requests, tokens of their contexts, rows of each
-    "1 root at 1k": (1, 1024, 1),
-    "1 tree of 64 at 1k": (1, 1024, 64),
-    "1 root at 8k": (1, 8192, 1),
-    "32 roots at 1k": (32, 1024, 1),
-    "32 trees of 6 at 1k": (32, 1024, 6),
-    "1 prompt of 2k": (1, 0, 2048),
+    "1 x 1 at 1k": (1, 1024, 1),
+    "1 x 64 at 1k": (1, 1024, 64),
+    "1 x 1 at 8k": (1, 8192, 1),
+    "32 x 1 at 1k": (32, 1024, 1),
+    "32 x 6 at 1k": (32, 1024, 6),
+    "32 x 16 at 4k": (32, 4096, 16),
+    "prompt of 2k": (1, 0, 2048),
 }
-# Ranges are constants of kernels, so each length is tried in a process of its own, where they are set before anything
-# is compiled; the host's part is not timed.
-PROGRAM = """
-import sys
-from decoding.attention.triton import work
-work.SPLIT = int(sys.argv[1])
-from decoding.bench.gpu.first_hour import kernels
-kernels.print_attention(sys.argv[2], sys.argv[3] == "small")
-"""
+ROWS = (1, 16, 64, 512, 2048)
 
 
-def measures(bench: Bench) -> dict[str, Measure]:
-    found: dict[str, Measure] = {
-        f"attention, ranges of {split}": partial(attention_in_ranges, bench, split) for split in SPLITS
-    }
-    return found | {
-        "tiles": lambda: tiles(bench),
-        "products": lambda: products(bench, torch.nn.functional.linear),
-        "exact products": lambda: products(bench, exact_linear(bench)),
-        "products of 4 bits": lambda: products(bench, packed_linear(bench)),
-        "commits": lambda: commits(bench),
-        "draws": lambda: draws(bench),
-    }
+def measure(bench: Bench, record: Record) -> None:
+    record.measure("attention, us", lambda: attention(bench))
+    for sizes in ((64, 32, 8, 3), (16, 32, 4, 3), (64, 64, 8, 3), (32, 32, 4, 3))[: bench.count(4, 1)]:
+        record.measure(f"attention, tiles of {sizes}, us", partial(attention, bench, sizes))
+    record.measure("exact products, us", lambda: products(bench, exact_linear()))
+    record.measure("products of 4 bits, us", lambda: products(bench, packed_linear(bench)))
+    record.measure("commits, us", lambda: commits(bench))
+    record.measure("draws, us", lambda: draws(bench))
 
 
-def layer_of(shape: ModelShape) -> LayerSpec:
-    return LayerSpec(
+def layers_of(bench: Bench, count: int) -> list[LayerSpec]:
+    shape = bench.shape
+    first = LayerSpec(
         index=0, num_query_heads=shape.heads, num_kv_heads=shape.kv_heads, key_dim=shape.head_dim,
         value_dim=shape.head_dim, scaling=shape.head_dim**-0.5,
     )  # fmt: skip
+    return [replace(first, index=index) for index in range(count)]
 
 
 def step_over(store: KvStore, count: int, context: int, num_rows: int) -> StepBatch:
@@ -84,60 +73,52 @@ def step_over(store: KvStore, count: int, context: int, num_rows: int) -> StepBa
     return pack(segments, store)
 
 
-def attention(bench: Bench, tile: Any = None) -> dict[str, float]:
-    """Microseconds of a layer's attention, by load."""
+def attention(bench: Bench, sizes: tuple[int, int, int, int] | None = None) -> dict[str, Any]:
+    """Of a layer, by load: microseconds, and the bytes a second of keys and values. sizes: of a tile."""
+    from decoding.attention.triton.tiles import Tile
     from decoding.attention.triton.triton_attention import TritonAttention
 
-    layer = layer_of(bench.shape(1))
-    dtype = torch.bfloat16 if bench.device.type == "cuda" else torch.float32
-    found = {}
+    layers, found = layers_of(bench, bench.count(LAYERS)), {}
+    tiles = None if sizes is None else [Tile(*sizes)] * len(layers)
     for name, (count, context, num_rows) in LOADS.items():
         if bench.is_small:
             count, context, num_rows = min(count, 2), min(context, 40), min(num_rows, 6)
-        store = KvStore([layer], count * num_blocks_for(context + num_rows), dtype, bench.device)
+        store = KvStore(layers, count * num_blocks_for(context + num_rows), bench.dtype, bench.device)
         batch = step_over(store, count, context, num_rows)
-        backend = TritonAttention([layer], dtype, bench.device, tile and [tile])
-        heads = layer.num_query_heads, layer.num_kv_heads, layer.num_kv_heads
-        query, key, value = (
-            torch.randn(1, each, batch.num_tokens, layer.key_dim, device=bench.device).to(dtype) for each in heads
-        )
-        plan = backend.prepare(batch)
-        found[name] = 1e6 * bench.seconds(partial(backend.attend, layer, query, key, value, plan))
+        backend = TritonAttention(layers, bench.dtype, bench.device, tiles)
+        first = layers[0]
+        query_HND = torch.randn(first.num_query_heads, batch.num_tokens, first.key_dim, device=bench.device)
+        query_HND, plan = query_HND.to(bench.dtype), backend.prepare(batch)
+        seconds = bench.queued_seconds([partial(backend.attend_stored, layer, query_HND, plan) for layer in layers])
+        num_bytes = count * (context + num_rows) * 2 * first.num_kv_heads * first.key_dim * bench.dtype.itemsize
+        found[name] = {"us": 1e6 * seconds, "bytes_a_second": num_bytes / seconds}
     return found
 
 
-def print_attention(device: str, is_small: bool) -> None:
-    with np.errstate(all="ignore"):
-        sys.stdout.buffer.write(msgspec.json.encode(attention(Bench(torch.device(device), is_small))))
-
-
-def attention_in_ranges(bench: Bench, split: int) -> dict[str, float]:
-    command = [sys.executable, "-c", PROGRAM, str(split), str(bench.device), "small" if bench.is_small else "full"]
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}  # compiled code on the disk knows other ranges
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-1500:])
-    return msgspec.json.decode(done.stdout, type=dict[str, float])
-
-
-def tiles(bench: Bench) -> dict[str, Any]:
-    """Of the tiles that the device can run, by the first load that has one root, a tree and a prompt each."""
-    from triton.runtime.errors import OutOfResources
-
-    from decoding.attention.triton.tiles import Tile
-
-    found: dict[str, Any] = {}
-    for tile in (Tile(pairs, keys, 4 * warps, 3) for pairs in (16, 64) for keys in (32, 64) for warps in (1, 2)):
-        try:
-            found[str(tuple(tile))] = attention(bench, tile)
-        except OutOfResources as error:
-            found[str(tuple(tile))] = str(error)
-        if bench.is_small:
-            break
+def products(bench: Bench, linear: Linear) -> dict[str, Any]:
+    """Of the 8B's matrix products, by rows: microseconds, and the bytes a second of weights as they were given."""
+    shape, found = bench.shape, {}
+    sizes = {
+        "qkv": ((shape.heads + 2 * shape.kv_heads) * shape.head_dim, shape.width),
+        "o": (shape.width, shape.heads * shape.head_dim),
+        "gate and up": (2 * shape.inner, shape.width),
+        "down": (shape.width, shape.inner),
+        "head": (shape.vocab, shape.width),
+    }
+    for name, (num_out, num_in) in sizes.items():
+        copies = bench.count(2 if name == "head" else 8, 1)  # more than a cache holds
+        weights = [torch.randn(num_out, num_in, device=bench.device).to(bench.dtype) for _ in range(copies)]
+        for num_rows in ROWS[: 3 if name == "head" else len(ROWS)]:
+            rows = torch.randn(bench.count(num_rows, min(num_rows, 16)), num_in, device=bench.device).to(bench.dtype)
+            seconds = bench.queued_seconds([partial(linear, rows, weight) for weight in weights])
+            found[f"{name}, {num_rows} rows"] = {
+                "us": 1e6 * seconds,
+                "bytes_a_second": num_out * num_in * BYTES / seconds,
+            }
     return found
 
 
-def exact_linear(_bench: Bench) -> Linear:
+def exact_linear() -> Linear:
     from decoding.weights.device_products import linear
 
     return linear
@@ -160,43 +141,12 @@ def packed_linear(bench: Bench) -> Linear:
     return linear
 
 
-def products(bench: Bench, linear: Linear) -> dict[str, Any]:
-    """Microseconds of the 8B shape's matrix products by rows, and the bytes a second of weights as they were given."""
-    shape, found = bench.shape(1), {}
-    dtype = torch.bfloat16 if bench.device.type == "cuda" else torch.float32
-    sizes = {
-        "qkv": ((shape.heads + 2 * shape.kv_heads) * shape.head_dim, shape.width),
-        "o": (shape.width, shape.heads * shape.head_dim),
-        "gate and up": (2 * shape.inner, shape.width),
-        "down": (shape.width, shape.inner),
-        "head": (shape.vocab, shape.width),
-    }
-    for name, (num_out, num_in) in sizes.items():
-        copies = bench.count(4, 1)  # more than the cache holds of the small ones
-        weights = [torch.randn(num_out, num_in, device=bench.device).to(dtype) for _ in range(copies)]
-        for num_rows in (1, 16, 64, 256):
-            rows = torch.randn(num_rows, num_in, device=bench.device).to(dtype)
-
-            def multiply(rows: torch.Tensor = rows, weights: Sequence[torch.Tensor] = weights) -> None:
-                for weight in weights:
-                    linear(rows, weight)
-
-            seconds = bench.seconds(multiply) / copies
-            found[f"{name}, {num_rows} rows"] = {
-                "us": 1e6 * seconds,
-                "bytes_a_second": num_out * num_in * BYTES / seconds,
-            }
-    return found
-
-
 def commits(bench: Bench) -> dict[str, float]:
     """Microseconds of keeping the accepted paths of a step, moves included, by requests."""
-    shape, found = bench.shape(1), {}
-    layers = [layer_of(shape)] * shape.layers
+    layers, found = layers_of(bench, bench.shape.layers), {}
     path: IntArray = np.array([0, 2, 5, 9], np.int32)
-    dtype = torch.bfloat16 if bench.device.type == "cuda" else torch.float32
     for count in (1, 8, 32):
-        cache = KvCache(KvStore(layers, 4 * count, dtype, bench.device))
+        cache = KvCache(KvStore(layers, 4 * count, bench.dtype, bench.device))
         sequences = [cache.new_rows(64) for _ in range(count)]
 
         def commit(sequences: Any = sequences, store: KvStore = cache.store) -> None:

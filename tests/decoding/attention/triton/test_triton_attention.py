@@ -12,7 +12,7 @@ import torch
 
 from decoding.attention.reference import ReferenceAttention
 from decoding.cache.batch import Segment, StepBatch, pack
-from decoding.cache.block_pool import BlockTable, num_blocks_for
+from decoding.cache.block_pool import BLOCK_LEN, BlockTable, num_blocks_for
 from decoding.cache.kv_store import KvRows, KvStore, slots_of
 from decoding.cache.step_tensors import StepBuffers, StepTensors, room_of
 from decoding.core.layer import LayerSpec
@@ -78,10 +78,14 @@ def tree_over(shape: Shape, seed: int) -> IntArray:
 
 
 def step_of(
-    spec: LayerSpec, shapes: Sequence[Shape], dtype: torch.dtype = torch.float32, seeds: Sequence[int] = ()
+    spec: LayerSpec,
+    shapes: Sequence[Shape],
+    dtype: torch.dtype = torch.float32,
+    seeds: Sequence[int] = (),
+    kv_dtype: torch.dtype | None = None,
 ) -> Step:
-    """seeds: of the requests' numbers."""
-    store = KvStore([spec], 160, dtype, DEVICE)
+    """seeds: of the requests' numbers. kv_dtype: of the store, by default the model's."""
+    store = KvStore([spec], 160, kv_dtype or dtype, DEVICE)
     for plane in store.planes(0):
         plane.fill_(float("nan"))
     free = np.random.default_rng(3).permutation(160).tolist()
@@ -128,8 +132,7 @@ def _padded(rows: torch.Tensor, count: int = 3) -> torch.Tensor:
 
 def run(step: Step, spec: LayerSpec, tile: Tile | None = None) -> torch.Tensor:
     """[rows and padding, H, V]."""
-    dtype = step.batch.store.dtype
-    backend = TritonAttention([spec], dtype, DEVICE, [tile] if tile else None)
+    backend = TritonAttention([spec], step.query.dtype, DEVICE, [tile] if tile else None)
     return attend(backend, step, spec, backend.prepare(step.batch))
 
 
@@ -159,6 +162,39 @@ def test_eight_heads_share_keys_over_small_tiles_in_half_precision() -> None:
     num_rows = step.batch.num_tokens
     difference = run(step, spec, SMALL_TILE)[:num_rows] - reference(step, spec)[:num_rows]
     assert difference.abs().max() <= 2e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_over_fp8_it_agrees_with_the_reference_and_stores_what_a_cpu_does(dtype: torch.dtype) -> None:
+    """Numbers too large for fp8, and such as are none, among those that are stored."""
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("this GPU has no fp8")
+    spec = FEATURES[LONGEST]
+    step, expected = (step_of(spec, [*MIXTURE[:2], *MIXTURE[3:]], dtype, kv_dtype=torch.float8_e4m3fn) for _ in "ab")
+    for each in (step, expected):
+        each.key[0, 0, 0, :2] = torch.tensor([-600.0, 449.0])
+    num_rows = step.batch.num_tokens
+    found, reference_found = run(step, spec)[:num_rows], reference(expected, spec)[:num_rows]
+    assert (found - reference_found).abs().max() <= (2e-6 if dtype == torch.float32 else 5e-3)
+    written = torch.from_numpy(step.batch.write_slots_M).to(DEVICE)
+    blocks, places = written // BLOCK_LEN, written % BLOCK_LEN
+    for ours, theirs in zip(step.batch.store.planes(0), expected.batch.store.planes(0), strict=True):
+        is_key = ours.shape[2] != BLOCK_LEN
+        for each, other in ((ours.view(torch.uint8), theirs.view(torch.uint8)),):
+            rows = [part[blocks, :, :, places] if is_key else part[blocks, :, places] for part in (each, other)]
+            assert torch.equal(*rows)
+
+
+def test_what_is_no_number_is_none_in_fp8_either() -> None:
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("this GPU has no fp8")
+    spec = layer(2, 1, 32)
+    step = step_of(spec, [Shape(0, 3, 0)], kv_dtype=torch.float8_e4m3fn)
+    step.key[0, 0, :3, 0] = torch.tensor([float("inf"), float("nan"), -448.0])
+    run(step, spec)
+    keys_KTD, _ = step.batch.store.gather(0, torch.from_numpy(step.batch.blocks(0)).long().to(DEVICE), 3)
+    assert keys_KTD[0, :, 0].float().isnan().tolist() == [True, True, False]
+    assert keys_KTD[0, 2, 0].float() == -448.0
 
 
 def test_a_row_has_the_same_bits_whatever_is_beside_it() -> None:

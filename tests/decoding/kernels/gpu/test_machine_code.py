@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from typing import Any
 
 import pytest
@@ -46,8 +47,16 @@ def told(program: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("capability", ["8.0", "9.0", "10.0"])
-@pytest.mark.parametrize("layer", ["attend, 128, 4 share keys", "attend, 128, 4, window, cap, sinks"])
+FP8 = "attend, 128, 4 share keys, fp8"
+
+
+@pytest.mark.parametrize(
+    ("capability", "layer"),
+    [
+        *product(("8.0", "9.0", "10.0"), ("attend, 128, 4 share keys", "attend, 128, 4, window, cap, sinks")),
+        *product(("9.0", "10.0"), (FP8,)),
+    ],
+)
 def test_both_loops_feed_their_exponentials_alike(capability: str, layer: str) -> None:
     loops = told(PROGRAM, *capability.split("."), layer)
     assert len(loops) == 2
