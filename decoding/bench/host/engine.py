@@ -33,6 +33,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.limits import GPU_BATCH, GPU_PROMPT_LOGITS, GPU_TREE_TOKENS, Limits
 from decoding.engine.resources import Resources
 from decoding.engine.step_costs import HostStep, StepCosts
+from decoding.model.device.exactness import Exactness
 from decoding.model.memory import CacheRoom
 from decoding.model.target_model import TargetModel
 from decoding.sampling.device.device_sampler import DeviceSampler
@@ -71,7 +72,7 @@ def engine_over(answers: Answers, num_requests: int, costs: Curves | None = None
             model=cast(TargetModel, SimpleNamespace(is_exact=True, vocab_size=VOCAB_SIZE, tower=None, blindness=None)),
             config=config,
             runner=runner_over(store, most_len + config.max_nodes, GPU_BATCH),
-            exact_rows=GPU_BATCH,
+            exactness=Exactness(GPU_BATCH),
             store=store,
             pool=pool,
             tops=TopTokenStore(pool, NUM_SUCCESSORS),

@@ -169,10 +169,10 @@ def draws(bench: Bench) -> dict[str, float]:
         "top-k and top-p": SamplingParams(max_tokens=4, temperature=0.8, top_k=50, top_p=0.95),
         "ten likeliest": SamplingParams(max_tokens=4, temperature=0.0, logprobs=10),
     }
-    vocab_size, found = bench.count(151_936, 600), {}
+    vocab_size, found, sampler = bench.count(151_936, 600), {}, DeviceSampler()
 
     def draw(logits_RV: torch.Tensor, asked: list[Asked]) -> object:
-        return DeviceSampler().launch(logits_RV, asked).collect(0)
+        return sampler.launch(logits_RV, asked).collect(0)
 
     for num_rows in (1, 32):
         logits_RV = 3 * torch.randn(num_rows, vocab_size, device=bench.device)
