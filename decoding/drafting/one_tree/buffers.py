@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +20,7 @@ from decoding.drafting.tree import frontier, nodes
 from decoding.drafting.tree.candidates import COUPLED, DraftLaw, draft_law
 from decoding.drafting.tree.nodes import Nodes
 from decoding.kernels.cpu.by_address import Kept, Layout
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.acceptance_model import AcceptanceModel, Levels, below, unmeasured_model
 from decoding.stores.context import MAX_SUFFIX, ContextArrays, ContextIndex
 from decoding.stores.evidence import NUM_SOURCES
@@ -196,7 +196,7 @@ LAYOUT = Layout(_blank())
 read_buffers, _write_buffers = LAYOUT.read, LAYOUT.write
 
 
-@nb.njit(cache=True)
+@kernel
 def _write(at: int, buffers: TreeBuffers) -> None:
     _write_buffers(at, buffers)
 
@@ -204,7 +204,7 @@ def _write(at: int, buffers: TreeBuffers) -> None:
 _write_stores = LAYOUT.write_field("stores")
 
 
-@nb.njit(cache=True)
+@kernel
 def write_stores(at: int, stores: Stores) -> None:
     """In place of those that are kept."""
     _write_stores(at, stores)

@@ -1,0 +1,85 @@
+"""`kernel`: how a compiled function is compiled, alone and into others.
+
+Numba makes machine code of every function, and again within each that calls it, however deep: a chain of ten calls is
+optimised ten times. Of a kernel only what Python calls becomes machine code, once. Where a kernel calls it, its code is
+linked into that one as it is, and optimised there.
+Invariant: without `fastmath` a result's bits do not depend on where code is optimised, so no kernel has that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba.core import compiler, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler_machinery import register_pass
+from numba.core.registry import CPUDispatcher
+from numba.core.typed_passes import NativeLowering
+
+
+class _LinkedLibrary(JITCodeLibrary):
+    """Code that is there to be linked into others: neither optimised nor made machine code of."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LinkedLowering(NativeLowering):
+    """Lowers a function into such a library, where its callers find it."""
+
+    _name = "gander_linked_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        state.library = _LinkedLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        lowered = state["cr"]
+        state.targetctx.insert_user_function(lowered.fndesc, lowered.fndesc, [state.library])
+        state["cr"] = lowered._replace(cfunc=lowered.fndesc)
+        return True
+
+
+class _LinkedCompiler(compiler.CompilerBase):
+    """Numba's passes but for the last."""
+
+    def define_pipelines(self) -> list[Any]:
+        passes = compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.passes = [(_LinkedLowering if each is NativeLowering else each, why) for each, why in passes.passes]
+        passes.finalize()
+        return [passes]
+
+
+class _Linked(CPUDispatcher):
+    """A kernel as others call it."""
+
+    def add_overload(self, compiled: Any) -> None:
+        """There is nothing that Python could call."""
+        self.overloads[tuple(compiled.signature.args)] = compiled
+
+
+class Kernel(CPUDispatcher):
+    """A kernel as Python calls it, kept on disk."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        options = {"nopython": True, "boundscheck": None, "no_cfunc_wrapper": True, **options}
+        super().__init__(function, targetoptions=options)
+        own = options | {"no_cpython_wrapper": True}
+        self._linked = _Linked(function, targetoptions=own, pipeline_class=_LinkedCompiler)
+        self.enable_caching()
+
+    @property
+    def _numba_type_(self) -> types.Type:
+        """What compiled code sees in its place."""
+        return self._linked._numba_type_
+
+
+def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile a function, as `numba.njit(cache=True)` does. options: of that, such as `forceinline`."""
+    return (lambda each: Kernel(each, options)) if function is None else Kernel(function, options)
