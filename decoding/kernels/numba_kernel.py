@@ -74,12 +74,23 @@ class Kernel(CPUDispatcher):
         self._linked = _Linked(function, targetoptions=own, pipeline_class=_LinkedCompiler)
         self.enable_caching()
 
+    def add_overload(self, compiled: Any) -> None:
+        """What it calls finds its own environment too, as it does where a kernel is loaded from disk."""
+        for environment in compiled.referenced_envs or compiled._find_referenced_environments():
+            compiled.library.codegen.set_env(environment.env_name, environment)
+        super().add_overload(compiled)
+
     @property
     def _numba_type_(self) -> types.Type:
         """What compiled code sees in its place."""
         return self._linked._numba_type_
 
 
-def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile a function, as `numba.njit(cache=True)` does. options: of that, such as `forceinline`."""
+def kernel(function: Callable[..., Any] | None = None, *, borrows: bool = False, **options: Any) -> Any:
+    """Compile a function, as `numba.njit(cache=True)` does.
+
+    borrows: it makes and returns no array, so that it need not count references, which is most of the code where
+    records of many arrays are handed on. options: numba's.
+    """
+    options["_nrt"] = not borrows
     return (lambda each: Kernel(each, options)) if function is None else Kernel(function, options)

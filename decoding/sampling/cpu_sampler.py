@@ -65,7 +65,7 @@ def draw_token(row: NDArray[np.float32], law: Law, position: int) -> int:
     return _draw_from_all(row, best, law, position)
 
 
-@kernel
+@kernel(borrows=True)
 def _draw_among(row: NDArray[np.float32], best: np.float32, kept: NDArray[np.int64], law: Law, position: int) -> int:
     """Draw among the kept tokens; noise is computed for them only."""
     floor = math.log(law.min_p) if law.min_p > 0.0 else -np.inf
@@ -107,7 +107,7 @@ def _draw_from_all(row: NDArray[np.float32], best: np.float32, law: Law, positio
     return winner
 
 
-@kernel
+@kernel(borrows=True)
 def _bound_scores(
     chunk: NDArray[np.float32],
     best: np.float32,

@@ -83,6 +83,6 @@ def nucleus(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.
         gap += step
 
 
-@kernel
+@kernel(borrows=True)
 def _value_below(best: np.float32, gap: float, law: Law) -> np.float32:
     return best - np.float32(gap * law.temperature)

@@ -69,7 +69,7 @@ def _own_logprobs(rows_RV: NDArray[np.float32], tokens: IntArray) -> list[TokenL
     ]
 
 
-@kernel
+@kernel(borrows=True)
 def _fill(
     rows_RV: NDArray[np.float32],
     tokens_R: NDArray[np.int32],

@@ -69,7 +69,7 @@ def target_law(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[
     return p_V / total
 
 
-@kernel
+@kernel(borrows=True)
 def _emit(
     p_V: NDArray[np.float64],
     children: IntArray,
@@ -100,7 +100,7 @@ def _emit(
     return int(_draw_from(p_V, total, uniform(seed, place.position, 0, LAST_STREAM, place.node)))
 
 
-@kernel
+@kernel(borrows=True)
 def _draw_from(p_V: NDArray[np.float64], total: float, share: float) -> int:
     """Draw a token with probability p_V / total. share: a uniform number in (0, 1)."""
     target = share * total

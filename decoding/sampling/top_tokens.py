@@ -47,7 +47,7 @@ def warm_up() -> None:
         fill(nothing, np.zeros((0, 1), np.int32), nothing)
 
 
-@kernel
+@kernel(borrows=True)
 def _fill(logits_RV: Floats, ids_RK: NDArray[np.int32], probabilities_RK: Floats) -> None:
     for r in range(len(logits_RV)):
         _fill_row(logits_RV[r], ids_RK[r], probabilities_RK[r])

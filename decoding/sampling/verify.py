@@ -42,7 +42,7 @@ def verify(tree: DraftTree, logits_NV: torch.Tensor, sampler: Sampler) -> Verdic
     return Verdict(np.array(path, np.int32), np.array(tokens, np.int32))
 
 
-@kernel
+@kernel(borrows=True)
 def child_of(tokens: IntArray, parents: IntArray, node: int, token: int) -> int:
     """The child of a node that drafts this token, or NO_NODE. Children have higher indices than their parent."""
     for child in range(node + 1, len(tokens)):

@@ -27,7 +27,7 @@ def allocate_merged() -> Merged:
     return Merged(np.empty(2 * NUM_SUCCESSORS, np.int32), np.empty(2 * NUM_SUCCESSORS, np.float32))
 
 
-@kernel
+@kernel(borrows=True)
 def blend(
     table: SuccessorArrays,
     entry: int,
@@ -41,7 +41,7 @@ def blend(
     _keep_best(table, entry, merged, _rank(merged, size))
 
 
-@kernel
+@kernel(borrows=True)
 def _merge(
     table: SuccessorArrays,
     entry: int,
@@ -74,7 +74,7 @@ def _merge(
     return size
 
 
-@kernel
+@kernel(borrows=True)
 def _rank(merged: Merged, size: int) -> int:
     """Sort by falling weight, of two that weigh the same the earlier first; return how many weigh anything."""
     ids, weights = merged
@@ -90,7 +90,7 @@ def _rank(merged: Merged, size: int) -> int:
     return size
 
 
-@kernel
+@kernel(borrows=True)
 def _keep_best(table: SuccessorArrays, entry: int, merged: Merged, size: int) -> None:
     """Write the first ten of `size` ranked successors into an entry."""
     for slot in range(NUM_SUCCESSORS):

@@ -86,7 +86,7 @@ class NgramStore(SuccessorTable):
         assert np.all(self.arrays.probabilities.sum(axis=1) < 1 + 1e-4), "more than all"
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def path_context(tokens: IntArray, node_tokens: IntArray, parents: IntArray, node: int, context: IntArray) -> None:
     """Write the last tokens of the path to `node` into `context`, oldest first, -1 before the sequence's start."""
     slot = len(context) - 1
@@ -109,12 +109,12 @@ def contexts_of(tokens: IntArray, node_tokens: IntArray, parents: IntArray) -> I
     return contexts
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _hash_on(mixed: np.uint64, token: int) -> np.uint64:
     return np.uint64(mix(mixed ^ np.uint64(token + 1)))
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def find_successors(table: SuccessorArrays, previous: int, token: int, use_bigram: bool = True) -> tuple[int, int]:
     """The entry of (previous, token) and its tier: the two of them (1) first, the token alone (0) else; -1 for neither.
     previous: -1 for none."""
@@ -159,7 +159,7 @@ def harvest_rows(
                 table.seen[entry] = min(table.seen[entry] + 1, _SHORT_MEMORY)
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def find_longest(table: SuccessorArrays, context: NDArray[np.int32], shortest: int = 1) -> tuple[int, int]:
     """The entry of the longest n-gram known and its n, at least `shortest`, or (-1, 0); context: int32 [4] as in
     `harvest`."""

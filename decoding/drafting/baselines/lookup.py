@@ -30,7 +30,7 @@ class LookupDrafter(FixedBudgetDrafter):
         return chain(int(tokens[-1]), copied, Source.CONTEXT)
 
 
-@kernel
+@kernel(borrows=True)
 def find_continuation(tokens: NDArray[np.int32], max_ngram: int) -> int:
     """Where the earliest earlier occurrence of the longest matching suffix continues; -1 for none.
 

@@ -165,7 +165,7 @@ def _allocate(most: int) -> _Candidates:
     )
 
 
-@kernel
+@kernel(borrows=True)
 def _likeliest(candidates: _Candidates, count: int) -> int:
     """The first of those with the largest share, -1 where all are taken."""
     place, share = -1, 0.0
@@ -212,13 +212,13 @@ def _branch(
     return count
 
 
-@kernel
+@kernel(borrows=True)
 def _copy(candidates: _Candidates, source: int, target: int) -> None:
     candidates.shares[target], candidates.parents[target] = candidates.shares[source], candidates.parents[source]
     candidates.firsts[target], candidates.ends[target] = candidates.firsts[source], candidates.ends[source]
 
 
-@kernel
+@kernel(borrows=True)
 def _step(index: SuffixArrays, at: NDArray[np.int64], first: int, end: int) -> int:
     """Let members [first, end) go on by a token, in place; how many do, those that end here being left out."""
     size = 0

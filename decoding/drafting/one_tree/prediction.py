@@ -194,7 +194,7 @@ def warm_up() -> None:
     find_place(np.arange(3, dtype=np.int32), np.arange(2, dtype=np.int32), 0)
 
 
-@kernel
+@kernel(borrows=True)
 def find_place(tokens: NDArray[np.int32], reply: NDArray[np.int32], position: int) -> int:
     """The place in `tokens` before which the end of `reply` stands, the longest match; -1 for none.
 

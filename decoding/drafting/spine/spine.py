@@ -113,7 +113,7 @@ def build_spine_tree(table: SuccessorArrays, root: int, shape: SpineShape) -> tu
     return nodes, _copy(nodes, num_nodes, spine_len, shape.chain[spine_len:end])
 
 
-@kernel
+@kernel(borrows=True)
 def _copy(nodes: Nodes, num_nodes: int, last: int, chain: IntArray) -> int:
     """Put a chain below node `last`; the new number of nodes, as of all below."""
     for token in chain:
@@ -123,7 +123,7 @@ def _copy(nodes: Nodes, num_nodes: int, last: int, chain: IntArray) -> int:
     return num_nodes
 
 
-@kernel
+@kernel(borrows=True)
 def _branch_spine(table: SuccessorArrays, nodes: Nodes, num_nodes: int, share: int, shape: SpineShape) -> int:
     """Step 3: `share` nodes for the spine's branches, by the harmonic rule, at least one each."""
     harmonic = 0.0
@@ -153,7 +153,7 @@ def _extend(table: SuccessorArrays, nodes: Nodes, num_nodes: int, shape: SpineSh
     return num_nodes
 
 
-@kernel
+@kernel(borrows=True)
 def _attach(table: SuccessorArrays, nodes: Nodes, num_nodes: int, node: int, width: int, shape: SpineShape) -> int:
     """Attach the best successors of a node, at most `width`, without the one that the chain goes on with."""
     before = nodes.tokens[nodes.parents[node]] if node > 0 else shape.before_root

@@ -78,7 +78,7 @@ def laws_of(candidates: Candidates, num_nodes: int) -> Draws:
     return Draws(candidates.ids[:num_nodes], np.where(is_known, candidates.shares[:num_nodes], 0.0))
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def temper(table: Expected, entry: int, law: DraftLaw, shares: NDArray[np.float64], node: int) -> int:
     """Fill the node's `shares` with q: an entry's probabilities at the law's temperature, filtered, summing to one;
     return how many. At temperature 0 they stay those of temperature 1."""
@@ -91,11 +91,13 @@ def temper(table: Expected, entry: int, law: DraftLaw, shares: NDArray[np.float6
         size += 1
     if law.temperature > 0.0:
         size = _num_kept(shares[node, :size], law)
-    shares[node, :size] /= shares[node, :size].sum()
+    total = shares[node, :size].sum()
+    for index in range(size):
+        shares[node, index] /= total
     return size
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _num_kept(shares: NDArray[np.float64], law: DraftLaw) -> int:
     """How many of the falling `shares`, which begin with 1, top-k, then top-p, then min-p keep."""
     if law.top_k > 0:
@@ -109,7 +111,7 @@ def _num_kept(shares: NDArray[np.float64], law: DraftLaw) -> int:
     return kept
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def rank_candidates(
     table: Expected, entry: int, law: DraftLaw, place: tuple[int, int, int], candidates: Candidates
 ) -> None:

@@ -21,7 +21,7 @@ def allocate(num_nodes: int) -> NDArray[np.int64]:
     return np.zeros(1 + 3 * num_nodes, np.int64)
 
 
-@kernel
+@kernel(borrows=True)
 def push(heap: NDArray[np.int64], chance: float, parent: int, rank: int) -> None:
     """Add the candidate `rank` (0 to 255) of node `parent`; chance is between 0 and 1."""
     packed = (np.int64(chance * _CHANCE_SCALE) << 28) | ((_MOST_NODES - parent) << 8) | (_MOST_RANKS - rank)
@@ -33,13 +33,13 @@ def push(heap: NDArray[np.int64], chance: float, parent: int, rank: int) -> None
     heap[slot] = packed
 
 
-@kernel
+@kernel(borrows=True)
 def peek(heap: NDArray[np.int64]) -> float:
     """The chance of the likeliest candidate of a heap that is not empty."""
     return float((heap[1] >> 28) / _CHANCE_SCALE)
 
 
-@kernel
+@kernel(borrows=True)
 def pop(heap: NDArray[np.int64]) -> tuple[float, int, int]:
     """Take the likeliest candidate of a heap that is not empty: (chance, parent, rank)."""
     top = heap[1]

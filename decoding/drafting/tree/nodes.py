@@ -68,7 +68,7 @@ def part_of(
     return tokens, parents, sources, names
 
 
-@kernel
+@kernel(borrows=True)
 def put_root(nodes: Nodes, token: int) -> None:
     nodes.tokens[0] = token
     nodes.parents[0] = -1
@@ -77,7 +77,7 @@ def put_root(nodes: Nodes, token: int) -> None:
     nodes.scores[0] = 1.0
 
 
-@kernel
+@kernel(borrows=True)
 def put_node(nodes: Nodes, node: int, parent: int, token: int, source: int, score: float) -> None:
     nodes.tokens[node] = token
     nodes.parents[node] = parent

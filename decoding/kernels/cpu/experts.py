@@ -151,7 +151,7 @@ def add_up_halves(fields: Any) -> None:
     _add_up(nb.carray(fields, NUM_ROW_FIELDS), HALVES)
 
 
-@kernel
+@kernel(borrows=True)
 def _chances(logits: Any, chances: Any, is_sigmoid: bool) -> None:
     """Softmax, or the sigmoid of each."""
     largest, total = np.float32(-np.inf), np.float32(0)

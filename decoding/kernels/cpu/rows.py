@@ -99,13 +99,13 @@ def size_of(_context: Any, tag: Any) -> Any:
     return types.int64(tag), codegen
 
 
-@kernel
+@kernel(borrows=True)
 def _next_row(call: Any) -> int:
     """Claim the next row that no thread has claimed; `NUM_ROWS` or more if there is none."""
     return raise_counter(np.int64(call.ctypes.data) + 8 * COUNTER, 1)
 
 
-@kernel
+@kernel(borrows=True)
 def _add_rows(source: Any, other: Any, target: Any, tag: Any) -> None:
     for column in range(len(target)):
         target[column] = narrowed(widened(source[column]) + widened(other[column]), tag)

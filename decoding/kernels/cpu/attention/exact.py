@@ -187,7 +187,7 @@ def _add_paths(tile: Tile, place: int, positions: tuple[int, int], begin: int) -
         pair = last
 
 
-@kernel
+@kernel(borrows=True)
 def _attend_tile(tile: Tile) -> None:
     """Fill the tile's sums."""
     first, end = slot_range(tile)

@@ -60,13 +60,13 @@ HALF, E4M3 = Small(2, 10, 15, 0x7BFF, 0x7E00), Small(1, 3, 7, 0x7E, 0x7F)
 _num_scale_bytes = kernel(num_scale_bytes)
 
 
-@kernel
+@kernel(borrows=True)
 def item_size(kind: int) -> int:
     """The bytes of a column."""
     return 4 if kind == FLOAT32 else 2 if kind in (BFLOAT16, FLOAT16) else 1
 
 
-@kernel
+@kernel(borrows=True)
 def row_width(kind: int, width: int) -> int:
     """The columns of a row of `width` numbers."""
     return width + _num_scale_bytes(width) if kind == INT8 else width
@@ -196,7 +196,7 @@ def _emit_scale(builder: Builder, address: Value) -> Value:
 _widen_keys, _widen_values = _scaled_kernel(_emit_scales), _scaled_kernel(_emit_scale)
 
 
-@kernel
+@kernel(borrows=True)
 def _widen(kind: int, source: int, ahead: int, count: int, target: int) -> None:
     """`count` vectors without scales."""
     if kind == BFLOAT16:
@@ -207,7 +207,7 @@ def _widen(kind: int, source: int, ahead: int, count: int, target: int) -> None:
         _widen_e4m3(source, ahead, count, target)
 
 
-@kernel
+@kernel(borrows=True)
 def widen_keys(kind: int, source: int, ahead: int, width: int, target: int) -> None:
     """A block of keys as float32 [width, 16]. kind: not float32. ahead: what to prefetch, laid out alike."""
     if kind != INT8:
@@ -219,7 +219,7 @@ def widen_keys(kind: int, source: int, ahead: int, width: int, target: int) -> N
         _widen_keys(source + done, scales, ahead + done, count, target + 4 * done)
 
 
-@kernel
+@kernel(borrows=True)
 def widen_values(kind: int, source: int, ahead: int, shape: tuple[int, int], target: int) -> None:
     """Values as float32 [rows, width], and numbers that mean nothing up to a whole vector after them. shape: rows and
     width. As many vectors are read of each row."""

@@ -62,7 +62,7 @@ def _staged(tile: Tile, count: int, block_bytes: int, row_step: int) -> Blocks:
     return Blocks(table, start, block_bytes, count - 1, row_step, table, start, block_bytes)
 
 
-@kernel
+@kernel(borrows=True)
 def _stage_pairs(address: int, shape: tuple[int, int], ahead: int, target: int) -> None:
     """Rows side by side, which may be read a little beyond their end, in pairs. shape: rows and their width."""
     num_rows, width = shape
@@ -135,7 +135,7 @@ def stage_path(tile: Tile, first: int, num_keys: int) -> Blocks:
     return _staged(tile, NUM_BLOCKS, step, 4 * width)
 
 
-@kernel
+@kernel(borrows=True)
 def must_stage_values(tile: Tile) -> bool:
     width = tile.layer.integers[VALUE_DIM]
     return tile.layer.integers[FORMAT] != FLOAT32 or width != sum_widths(width)[0]

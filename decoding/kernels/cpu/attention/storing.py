@@ -50,7 +50,7 @@ from decoding.kernels.layout import BLOCK_LEN, SCALE_BYTES, SCALED
 from decoding.kernels.numba_kernel import kernel
 
 
-@kernel
+@kernel(borrows=True)
 def _copy_number(source: int, from_item: int, target: int, to_item: int) -> None:
     """Copy a number; bfloat16 is the nearest, ties to even."""
     if from_item == to_item == 2:
@@ -108,7 +108,7 @@ def _store_row(source: int, item: int, width: int, target: int, step: int, kind:
                 _copy_number(number, item, place, item_size(kind))
 
 
-@kernel
+@kernel(borrows=True)
 def store_head(call: Table, layer: Table, write_slots_M: Table, head: int) -> None:
     """Write the step's keys and values of one kv head to their slots."""
     given, kind, key_dim, value_dim = call[ITEM], layer[FORMAT], layer[KEY_DIM], layer[VALUE_DIM]

@@ -79,7 +79,7 @@ def fill_segments(columns: SegmentColumns) -> tuple[Table, int, int]:
     return segments, num_keys, num_nodes
 
 
-@kernel
+@kernel(borrows=True)
 def _most_pairs(num_pairs: int) -> int:
     """Of a tile, where a segment has `num_pairs`."""
     return FEW_PAIRS if num_pairs < MANY else MOST_PAIRS

@@ -101,20 +101,20 @@ def make_tile(layer: LayerTable, step: StepTable, task: tuple[int, int, int], nu
     )
 
 
-@kernel
+@kernel(borrows=True)
 def node_of(tile: Tile, pair: int) -> int:
     """The node of a pair of the tile."""
     return tile.first_node + (tile.first_pair + pair) // tile.layer.integers[GROUP]
 
 
-@kernel
+@kernel(borrows=True)
 def first_visible(layer: Table, position: int) -> int:
     """The first position that a row at `position` may see."""
     first = max(0, position - layer[WINDOW] + 1) if layer[WINDOW] > 0 else 0
     return max(first, position // layer[CHUNK] * layer[CHUNK]) if layer[CHUNK] > 0 else first
 
 
-@kernel
+@kernel(borrows=True)
 def slot_range(tile: Tile) -> tuple[int, int]:
     """The range of the segment's slots that holds all keys that the tile's rows may see, from the start of a block."""
     first, last = node_of(tile, 0), node_of(tile, tile.num_pairs - 1)

@@ -22,7 +22,7 @@ NEVER = np.float32(-np.inf)
 LOWEST = np.float32(-1e30)  # the largest score of nothing: finite, so that differences are numbers
 
 
-@kernel
+@kernel(borrows=True)
 def start_sums(tile: Tile) -> None:
     """Sums of nothing, or of the sink."""
     layer, sums = tile.layer.integers, tile.rooms.sums
@@ -37,7 +37,7 @@ def start_sums(tile: Tile) -> None:
             sums[pair * width + padded] = np.float32(1)
 
 
-@kernel
+@kernel(borrows=True)
 def find_path(tile: Tile, node: int, start: int) -> int:
     """Write the slots of a node's path, from position `start` on, and return how many there are."""
     path, end = tile.rooms.path, tile.positions[node] + 1
@@ -50,7 +50,7 @@ def find_path(tile: Tile, node: int, start: int) -> int:
     return max(end - start, 0)
 
 
-@kernel
+@kernel(borrows=True)
 def follow_paths(tile: Tile, first: int) -> int:
     """Move each row's scores of its tree's slots to the places of their positions; return the last position's end.
 

@@ -238,7 +238,7 @@ def write(_context: Any, vectors: Any, target: Any, count: Any, tag: Any) -> Any
     return types.void(*[types.int64] * 3, tag), codegen
 
 
-@kernel
+@kernel(borrows=True)
 def sum_steps(rows: Rows, panel: int, start: int, end: int, sums: int, tag: Any) -> None:
     """sums[r] += row r * the panel, over the steps from `start` to `end`."""
     if rows.num_rows <= ROWS and _vectors_at_a_time(rows.num_rows) == PANEL_VECTORS:

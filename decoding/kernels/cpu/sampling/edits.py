@@ -34,7 +34,7 @@ class BadWords(NamedTuple):
     ends: NDArray[np.int64]
 
 
-@kernel
+@kernel(borrows=True)
 def penalise(row: NDArray[np.float32], seen_S: NDArray[np.int32], counts_V: NDArray[np.int32], by: Penalties) -> None:
     """Penalise seen tokens: divide positive logits by repetition and multiply others by it; then, if the count is not
     0, subtract frequency * count and presence. seen_S: distinct tokens. counts_V: occurrences in the reply."""
@@ -48,13 +48,13 @@ def penalise(row: NDArray[np.float32], seen_S: NDArray[np.int32], counts_V: NDAr
         row[token] = np.float32(value)
 
 
-@kernel
+@kernel(borrows=True)
 def add_bias(row: NDArray[np.float32], ids_B: NDArray[np.int64], biases_B: NDArray[np.float64]) -> None:
     for place in range(len(ids_B)):
         row[ids_B[place]] = np.float32(np.float64(row[ids_B[place]]) + biases_B[place])
 
 
-@kernel
+@kernel(borrows=True)
 def forbid_unset(row: NDArray[np.float32], mask_W: Mask) -> None:
     """Leave only tokens whose bit is set."""
     for word in range((len(row) + 31) // 32):
@@ -68,7 +68,7 @@ def forbid_unset(row: NDArray[np.float32], mask_W: Mask) -> None:
                     row[token] = -np.inf
 
 
-@kernel
+@kernel(borrows=True)
 def forbid_bad_words(row: NDArray[np.float32], tail: NDArray[np.int32], words: BadWords) -> None:
     """Forbid the last token of each sequence whose other tokens end `tail`, the text so far."""
     start = 0

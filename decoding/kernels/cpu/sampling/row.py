@@ -41,7 +41,7 @@ def key_of(bits: np.int32) -> np.int32:
     return np.int32(bits ^ ((bits >> np.int32(31)) & ALL_BUT_SIGN))
 
 
-@kernel
+@kernel(borrows=True)
 def highest_key(bits: NDArray[np.int32]) -> np.int32:
     """The highest `key_of` of a row; at least that of minus infinity."""
     most = KEY_OF_MINUS_INFINITY
@@ -50,7 +50,7 @@ def highest_key(bits: NDArray[np.int32]) -> np.int32:
     return most
 
 
-@kernel
+@kernel(borrows=True)
 def highest(row: NDArray[np.float32]) -> np.float32:
     """The highest value; NaN if one is NaN or plus infinity, or if all are minus infinity.
 
@@ -66,7 +66,7 @@ def highest(row: NDArray[np.float32]) -> np.float32:
     return np.int32(key_of(most)).view(np.float32)
 
 
-@kernel
+@kernel(borrows=True)
 def first_at_least(row: NDArray[np.float32], value: np.float32) -> int:
     """The first token whose value is at least `value`; there must be one."""
     token = 0
@@ -91,7 +91,7 @@ def tokens_at_least(row: NDArray[np.float32], value: np.float32) -> NDArray[np.i
     return tokens[:found]
 
 
-@kernel
+@kernel(borrows=True)
 def num_at_least(block: NDArray[np.float32], value: np.float32) -> int:
     """How many values are at least `value`. A count is vectorised, unlike a search."""
     count = 0
@@ -100,7 +100,7 @@ def num_at_least(block: NDArray[np.float32], value: np.float32) -> int:
     return count
 
 
-@kernel
+@kernel(borrows=True)
 def mass(row: NDArray[np.float32], best: np.float32, scale: np.float32) -> float:
     """The sum of exp((row - best) * scale): float64 over blocks that are summed in float32."""
     total = 0.0

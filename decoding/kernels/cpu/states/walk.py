@@ -59,7 +59,7 @@ def _floats(address: int, count: int) -> Floats:
     return found
 
 
-@kernel
+@kernel(borrows=True)
 def _correct(state: int, job: NDArray[np.int64], decay: int, key: int, sums: int) -> None:
     """Decay a state, and find what it holds for a key."""
     num_keys, step = job[KEY_DIM], 4 * job[VALUE_DIM]
@@ -72,7 +72,7 @@ def _correct(state: int, job: NDArray[np.int64], decay: int, key: int, sums: int
                 find_one(state + place, step, num_keys, decay, decay_step, key, sums + place)
 
 
-@kernel
+@kernel(borrows=True)
 def _add(state: int, job: NDArray[np.int64], key: int, query: int, value: int, out: int) -> None:
     """Add a value under its key to a state that is decayed, and read it with the query."""
     num_keys, step = job[KEY_DIM], 4 * job[VALUE_DIM]
@@ -84,7 +84,7 @@ def _add(state: int, job: NDArray[np.int64], key: int, query: int, value: int, o
                 add_one(state + place, step, num_keys, 0, 0, key, query, value + place, out + place)
 
 
-@kernel
+@kernel(borrows=True)
 def _decay_and_add(state: int, job: NDArray[np.int64], decay: int, key: int, query: int, value: int, out: int) -> None:
     """The same, for a state that is not."""
     num_keys, step = job[KEY_DIM], 4 * job[VALUE_DIM]

@@ -14,7 +14,7 @@ from decoding.kernels.cpu.products.panels import PANEL
 from decoding.kernels.numba_kernel import kernel
 
 
-@kernel(nogil=True)
+@kernel(nogil=True, borrows=True)
 def pack_codes(words_OBS: Any, bits: int, packed_PSBW: Any) -> None:
     """words_OBS: uint32, a step's codes for each output, block and step. packed_PSBW: uint32, the records of each
     span's blocks."""
