@@ -57,11 +57,26 @@ class _LinkedCompiler(compiler.CompilerBase):
 
 
 class _Linked(CPUDispatcher):
-    """A kernel as others call it."""
+    """A kernel as others call it: one for all constants and widths of integers."""
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        return super().get_call_template(tuple(map(_widened, args)), {name: _widened(kws[name]) for name in kws})
 
     def add_overload(self, compiled: Any) -> None:
         """There is nothing that Python could call."""
         self.overloads[tuple(compiled.signature.args)] = compiled
+
+
+def _widened(kind: types.Type) -> types.Type:
+    """The type for a constant, or a narrower integer, that an argument or a part of it is."""
+    kind = types.unliteral(kind)
+    if isinstance(kind, types.BaseTuple):
+        parts = tuple(map(_widened, kind))
+        return (
+            kind if parts == tuple(kind) else types.BaseTuple.from_types(parts, getattr(kind, "instance_class", None))
+        )
+    is_narrow = isinstance(kind, types.Integer) and kind.signed and kind.bitwidth < types.int64.bitwidth
+    return types.int64 if is_narrow else kind
 
 
 class Kernel(CPUDispatcher):
