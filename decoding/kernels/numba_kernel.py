@@ -9,16 +9,19 @@ Invariant: without `fastmath` a result's bits do not depend on where code is opt
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
-from numba.core import compiler, types
+from numba import types
+from numba.core import compiler
+from numba.core.caching import FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_machinery import register_pass
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
 
 
-class _LinkedLibrary(JITCodeLibrary):
+class _LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]
     """Code that is there to be linked into others: neither optimised nor made machine code of."""
 
     def _optimize_final_module(self) -> None:
@@ -31,7 +34,7 @@ class _LinkedLibrary(JITCodeLibrary):
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _LinkedLowering(NativeLowering):
+class _LinkedLowering(NativeLowering):  # type: ignore[misc]
     """Lowers a function into such a library, where its callers find it."""
 
     _name = "gander_linked_lowering"
@@ -46,7 +49,7 @@ class _LinkedLowering(NativeLowering):
         return True
 
 
-class _LinkedCompiler(compiler.CompilerBase):
+class _LinkedCompiler(compiler.CompilerBase):  # type: ignore[misc]
     """Numba's passes but for the last."""
 
     def define_pipelines(self) -> list[Any]:
@@ -56,7 +59,7 @@ class _LinkedCompiler(compiler.CompilerBase):
         return [passes]
 
 
-class _Linked(CPUDispatcher):
+class _Linked(CPUDispatcher):  # type: ignore[misc]
     """A kernel as others call it: one for all constants and widths of integers."""
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
@@ -71,23 +74,29 @@ def _widened(kind: types.Type) -> types.Type:
     """The type for a constant, or a narrower integer, that an argument or a part of it is."""
     kind = types.unliteral(kind)
     if isinstance(kind, types.BaseTuple):
-        parts = tuple(map(_widened, kind))
-        return (
-            kind if parts == tuple(kind) else types.BaseTuple.from_types(parts, getattr(kind, "instance_class", None))
-        )
+        parts, named = tuple(map(_widened, kind)), getattr(kind, "instance_class", None)
+        return types.BaseTuple.from_types(parts, named) if parts != tuple(kind) else kind
     is_narrow = isinstance(kind, types.Integer) and kind.signed and kind.bitwidth < types.int64.bitwidth
     return types.int64 if is_narrow else kind
 
 
-class Kernel(CPUDispatcher):
+class Kernel(CPUDispatcher):  # type: ignore[misc]
     """A kernel as Python calls it, kept on disk."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
-        options = {"nopython": True, "boundscheck": None, "no_cfunc_wrapper": True, **options}
-        super().__init__(function, targetoptions=options)
-        own = options | {"no_cpython_wrapper": True}
-        self._linked = _Linked(function, targetoptions=own, pipeline_class=_LinkedCompiler)
-        self.enable_caching()
+        self._options = {"nopython": True, "boundscheck": None, "no_cfunc_wrapper": True, **options}
+        super().__init__(function, targetoptions=self._options)
+
+    def compile(self, sig: Any) -> Any:
+        """Or load it. Most kernels are never called by Python, and need no place on disk."""
+        if not isinstance(self._cache, FunctionCache):
+            self.enable_caching()
+        return super().compile(sig)
+
+    @cached_property
+    def _linked(self) -> _Linked:
+        options = self._options | {"no_cpython_wrapper": True}
+        return _Linked(self.py_func, targetoptions=options, pipeline_class=_LinkedCompiler)
 
     def add_overload(self, compiled: Any) -> None:
         """What it calls finds its own environment too, as it does where a kernel is loaded from disk."""

@@ -81,7 +81,7 @@ def _wake(team: int, first: int, most: int) -> None:
             _ask_system(team, is_asleep, WAKE, 1)
 
 
-@kernel(borrows=True)
+@kernel
 def _run_phase(program: int, phase: int) -> None:
     places = nb.carray(pointer(program, np.int64(0)), phase + 3)
     start, end = places[1 + phase], places[2 + phase]
@@ -115,7 +115,7 @@ def _take_part(team: int, phase: int) -> int:
     return phase
 
 
-@kernel(borrows=True)
+@kernel
 def _lead(team: int, program: int, most: int) -> None:
     first = (load(team + 8 * STATE) >> PHASE_BITS) + 1
     end = first + nb.carray(pointer(program, np.int64(0)), 1)[0]

@@ -50,7 +50,7 @@ def highest_key(bits: NDArray[np.int32]) -> np.int32:
     return most
 
 
-@kernel(borrows=True)
+@kernel
 def highest(row: NDArray[np.float32]) -> np.float32:
     """The highest value; NaN if one is NaN or plus infinity, or if all are minus infinity.
 
