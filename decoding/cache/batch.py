@@ -199,7 +199,7 @@ def _join(arrays: list[IntArray]) -> IntArray:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-@kernel(borrows=True)
+@kernel
 def _fill_tokens(tables: Tables, arrays: TokenArrays) -> None:
     """Fill positions, parents of chains, slots and logit rows; set `is_chain` of trees that are chains too."""
     for segment in range(len(tables.prefix_lens)):

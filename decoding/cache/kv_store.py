@@ -237,7 +237,7 @@ def _storage(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -
     return make(shape, dtype=dtype, device=device)
 
 
-@kernel(borrows=True)
+@kernel
 def _move_rows(
     keys_PBHDS: NDArray[Any], values_PBHSV: NDArray[Any], source: NDArray[np.int64], target: NDArray[np.int64]
 ) -> None:

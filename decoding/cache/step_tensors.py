@@ -208,7 +208,7 @@ def _packed(batch: StepBatch) -> Packed:
     )
 
 
-@kernel(borrows=True)
+@kernel
 def _fill(step: HostStep, packed: Packed, num_rows: int, trash_slot: int) -> int:
     """Write a step and its padding to `num_rows` tokens and segments; return the length of its block tables."""
     num_tokens, num_segments, num_logits = len(packed.ids_M), len(packed.prefix_lens), len(packed.logit_rows_R)

@@ -22,7 +22,7 @@ def codes_of(kernel: Callable[[Any, Any], None], blocks: torch.Tensor, num_codes
     return codes
 
 
-@kernel(nogil=True, borrows=True)
+@kernel(nogil=True)
 def four_bits(blocks: Any, codes: Any) -> None:
     """The last 16 bytes of a block: all low halves, then all high ones."""
     half = codes.shape[1] // 2
@@ -33,7 +33,7 @@ def four_bits(blocks: Any, codes: Any) -> None:
             row[half + place] = packed[place] >> 4
 
 
-@kernel(nogil=True, borrows=True)
+@kernel(nogil=True)
 def five_bits(blocks: Any, codes: Any) -> None:
     """As `four_bits`, and before these bytes four of fifth bits, the first code's lowest."""
     half = codes.shape[1] // 2
@@ -46,7 +46,7 @@ def five_bits(blocks: Any, codes: Any) -> None:
             row[half + place] = packed[place] >> 4 | (high >> (half + place) & 1) << 4
 
 
-@kernel(nogil=True, borrows=True)
+@kernel(nogil=True)
 def q4_k(blocks: Any, codes: Any) -> None:
     width = codes.shape[1] // 8
     for block in range(len(blocks)):
@@ -57,7 +57,7 @@ def q4_k(blocks: Any, codes: Any) -> None:
                 row[width + place] = packed[place] >> 4
 
 
-@kernel(nogil=True, borrows=True)
+@kernel(nogil=True)
 def q5_k(blocks: Any, codes: Any) -> None:
     for block in range(len(blocks)):
         for part in range(4):
@@ -67,7 +67,7 @@ def q5_k(blocks: Any, codes: Any) -> None:
                 codes[block, 64 * part + 32 + place] = both >> 4 | (high & 2) << 3
 
 
-@kernel(nogil=True, borrows=True)
+@kernel(nogil=True)
 def q6_k(blocks: Any, codes: Any) -> None:
     for block in range(len(blocks)):
         for half in range(2):
@@ -79,7 +79,7 @@ def q6_k(blocks: Any, codes: Any) -> None:
                     codes[block, 128 * half + 64 + 32 * part + place] = both >> 4 | (high & 48)
 
 
-@kernel(nogil=True, borrows=True)
+@kernel(nogil=True)
 def six_bits(blocks: Any, codes: Any) -> None:
     """The factors of eight scales, then of eight minima, in the twelve bytes from the fifth on (ggml's
     get_scale_min_k4)."""

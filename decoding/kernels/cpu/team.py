@@ -42,12 +42,12 @@ FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # of the system c
 WAIT, WAKE = 128, 129  # its operations within a process
 
 
-@kernel(borrows=True)
+@kernel
 def _ask_system(team: int, address: int, operation: int, value: int) -> None:
     futex(load(team + 8 * SYSTEM_CALL), load(team + 8 * FUTEX), address, operation, value)
 
 
-@kernel(borrows=True)
+@kernel
 def _wait(team: int, thread: int, word: int, shift: int, known: int) -> None:
     """Return when word >> shift is no longer `known`, or sometimes earlier. Spin, then sleep; a shift of 0 means that
     the thread is idle, and does not hold up a program."""
@@ -58,7 +58,7 @@ def _wait(team: int, thread: int, word: int, shift: int, known: int) -> None:
     _sleep(team, thread, word, shift, known)
 
 
-@kernel(borrows=True)
+@kernel
 def _sleep(team: int, thread: int, word: int, shift: int, known: int) -> None:
     is_asleep = team + 8 * (IS_ASLEEP + thread * LINE)
     store(is_asleep, 1)
@@ -71,7 +71,7 @@ def _sleep(team: int, thread: int, word: int, shift: int, known: int) -> None:
     store(is_asleep, 0)
 
 
-@kernel(borrows=True)
+@kernel
 def _wake(team: int, first: int, most: int) -> None:
     """Wake those of the threads from `first` to `most` that sleep."""
     for thread in range(first, most):
@@ -91,7 +91,7 @@ def _run_phase(program: int, phase: int) -> None:
         start += 2
 
 
-@kernel(borrows=True)
+@kernel
 def _take_part(team: int, phase: int) -> int:
     """Run the phase, which this thread is inside of, and those that it begins as the last to leave the one before.
     Returns the next phase, which it is not inside of."""
@@ -137,7 +137,7 @@ def _lead(team: int, program: int, most: int) -> None:
             phase = _take_part(team, state >> PHASE_BITS)
 
 
-@kernel(borrows=True)
+@kernel
 def _help(team: int, thread: int) -> None:
     known, phase = 0, 0  # the program that this thread has seen to its end, and the phase that it may enter next
     while load(team + 8 * STOPS) == 0:

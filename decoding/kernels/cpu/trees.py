@@ -10,7 +10,7 @@ from decoding.kernels.numba_kernel import kernel
 IntArray = NDArray[np.int32]
 
 
-@kernel(borrows=True)
+@kernel
 def trunk_len(parents: IntArray) -> int:
     """The length of a tree's leading chain that all later nodes descend from."""
     trunk = 0

@@ -51,7 +51,7 @@ class Paths(NamedTuple):
     places: NDArray[np.int32]
 
 
-@kernel(borrows=True)
+@kernel
 def place_of(position: int) -> int:
     """The number of the range that a position is in."""
     unit, octave = position // SPLIT, 1
@@ -62,7 +62,7 @@ def place_of(position: int) -> int:
     return min(MOST_RANGES - 1, (octave - 1) * OCTAVE + (unit >> (octave - 1)))
 
 
-@kernel(borrows=True)
+@kernel
 def start_of(place: int) -> int:
     """The first position of a range."""
     if place < OCTAVE:
@@ -170,7 +170,7 @@ def list_items(trees: Trees, cuts: Cuts, paths: Paths, group: int, pairs: int) -
     return items[:item]
 
 
-@kernel(borrows=True)
+@kernel
 def _write(
     item: NDArray[np.int32], segment: int, first_pair: int, number: int, start: int, end: int, path: int
 ) -> None:
