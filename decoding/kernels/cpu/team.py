@@ -245,6 +245,12 @@ def _can_sleep() -> bool:
     return sys.platform == "linux" and platform.machine() in FUTEX_NUMBERS
 
 
+def warm_up() -> None:
+    """Compile what a team's threads run, or load it."""
+    for function, num_words in ((lead, 3), (run_alone, 3), (help_leader, 2)):
+        _compiled(function, num_words)
+
+
 @cache
 def team() -> Team:
     """Of this process."""
