@@ -111,7 +111,7 @@ DECODING = {
     "bench": """
         options progress machine contestant workload tables/figures tables/table tables/report shapes drafting
         long_prompts architectures/sizes architectures/drafted architectures/measure architectures/__main__
-        kernels/compiled kernels/compile kernels/products kernels/tune
+        kernels/compiled kernels/compile kernels/products kernels/groups kernels/tune
         heads/contender heads/book heads/tables heads/target heads/__main__
         replay/rows replay/tables replay/__main__ samples/questions samples/tables samples/__main__
         peers/children/child peers/children/gander_peer peers/children/transformers_peer
