@@ -32,6 +32,7 @@ class LocalHub:
     has_ranges: bool = True
     status: int = 200
     false_hashes: set[str] = field(default_factory=set)
+    commit: str = COMMIT
     fetched: list[tuple[str, int]] = field(default_factory=list)
     go_on: threading.Event = field(default_factory=threading.Event)
 
@@ -44,7 +45,7 @@ class LocalHub:
             lfs = {"sha256": self.sha256(name, content), "size": len(content), "pointerSize": 100}
             entry = {"rfilename": name, "size": len(content), "blobId": hashlib.sha1(content).hexdigest()}
             siblings.append(entry | ({"lfs": lfs} if len(content) >= LARGE else {}))
-        return {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings}
+        return {"id": repo, "modelId": repo, "sha": self.commit, "siblings": siblings}
 
 
 @contextmanager
@@ -71,12 +72,12 @@ def local_hub(repos: Mapping[str, Mapping[str, bytes]]) -> Iterator[LocalHub]:
 
         def send_file(self, name: str, files: Mapping[str, bytes]) -> None:
             if name not in files:
-                self.reply(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+                self.reply(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": hub.commit})
                 return
             content = files[name]
             is_large = len(content) >= LARGE
             etag = hub.sha256(name, content) if is_large else hashlib.sha1(content).hexdigest()
-            headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT}
+            headers = {"ETag": f'"{etag}"', "X-Repo-Commit": hub.commit}
             start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])
             start = start if hub.has_ranges else 0
             if self.command == "GET":

@@ -17,7 +17,7 @@ from decoding.engine.compiling.compiler import Compiler
 from decoding.kernels.cache import is_complete
 from decoding.process.parent import end_with
 from decoding.worker.allocator import settle_allocator
-from decoding.worker.arguments import WorkerArguments, read_arguments
+from decoding.worker.arguments import PATIENT, WorkerArguments, read_arguments
 from decoding.worker.patience import patiently
 
 
@@ -38,7 +38,11 @@ if __name__ == "__main__":
     gc.disable()  # imported objects stay; looking through them again and again takes a quarter of the time
     compiler = None if is_complete() else Compiler()  # compiles beside what follows
     prepare = partial(_prepare, compiler)
-    serve = patiently(prepare) if arguments.is_patient else prepare()
+    serve = patiently(prepare, sys.stdin) if arguments.is_patient else prepare()
+    if serve is None:  # the line is there: nobody may raise what patience has lowered, so begin anew without it
+        if compiler is not None:
+            compiler.close()
+        os.execv(sys.executable, [each for each in sys.orig_argv if each != PATIENT])
     gc.freeze()
     gc.enable()
     line = sys.stdin.readline()

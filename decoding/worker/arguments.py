@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
+PATIENT = "--patient"
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerArguments:
@@ -27,7 +29,5 @@ def read_arguments() -> WorkerArguments:
     parser.add_argument("--outbox", required=True)
     parser.add_argument("--running", required=True, type=int, help="descriptor of the file that names what runs")
     parser.add_argument("--parent", required=True, type=int, help="process id of the server")
-    parser.add_argument(
-        "--patient", action="store_true", dest="is_patient", help="import only when nobody else computes"
-    )
+    parser.add_argument(PATIENT, action="store_true", dest="is_patient", help="import only when nobody else computes")
     return WorkerArguments(**vars(parser.parse_args()))

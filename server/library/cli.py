@@ -14,6 +14,7 @@ from decoding.errors import GanderError
 
 commands = typer.Typer()
 ModelName = Annotated[str, typer.Argument(help="org/model, or org/model:Q4_K_M for one of its GGUF files")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit")]
 
 
 @contextmanager
@@ -27,10 +28,7 @@ def refusing() -> Iterator[None]:
 
 
 @commands.command(name="pull")
-def pull(
-    name: ModelName,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit")] = None,
-) -> None:
+def pull(name: ModelName, revision: Revision = None) -> None:
     """Pull a model from the hub.
 
     NAME is as org/model, or org/model:Q4_K_M for one of its GGUF files. A pull that broke off goes on.
@@ -53,16 +51,16 @@ def list_models() -> None:
 
 
 @commands.command(name="show")
-def show(name: ModelName) -> None:
+def show(name: ModelName, revision: Revision = None) -> None:
     """Show what a model's files say of it."""
     from server.library.commands import print_details
 
     with refusing():
-        print_details(name, Console())
+        print_details(name, revision, Console())
 
 
 @commands.command(name="rm")
-def remove(name: ModelName) -> None:
+def remove(name: ModelName, revision: Revision = None) -> None:
     """Remove a model that was pulled.
 
     Other quantisations of the same repository stay.
@@ -70,4 +68,4 @@ def remove(name: ModelName) -> None:
     from server.library.commands import remove_model
 
     with refusing():
-        remove_model(name, Console(stderr=True))
+        remove_model(name, revision, Console(stderr=True))

@@ -50,23 +50,23 @@ def print_models(console: Console) -> None:
     models = installed_models()
     if not models:
         console.print("There is no model in the hub's cache; gander pull NAME brings one.", highlight=False)
-    width = max((len(str(model.name)) for model in models), default=0)
+    width = max((len(str(model)) for model in models), default=0)
     for model in models:
         size, age = in_units(model.num_bytes), _age(time.time() - model.changed)
-        console.print(f"{model.name!s:<{width}}  {size:>9}  {age}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{model!s:<{width}}  {size:>9}  {age}", highlight=False, markup=False, soft_wrap=True)
 
 
-def print_details(name: str, console: Console) -> None:
+def print_details(name: str, revision: str | None, console: Console) -> None:
     """What there is to know of a model in the cache. Raises ConfigError."""
-    for key, value in details(name).items():
+    for key, value in details(name, revision).items():
         shown = in_units(value) if key == "bytes" else f"{value:,}" if key == "parameters" else value
         console.print(f"{key.replace('_', ' '):<16}{shown}", highlight=False, markup=False, soft_wrap=True)
 
 
-def remove_model(name: str, console: Console) -> None:
+def remove_model(name: str, revision: str | None, console: Console) -> None:
     """Remove a model from the cache. Raises ConfigError."""
-    removed = find_installed(name).name
-    freed = remove(name)
+    removed = find_installed(name, revision)
+    freed = remove(name, revision)
     console.print(f"{removed} is removed: {in_units(freed)} are free again.", highlight=False, markup=False)
 
 

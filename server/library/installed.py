@@ -15,7 +15,16 @@ from typing import Any
 
 from decoding.errors import ConfigError, listed
 from decoding.model.files.gguf_file import read_gguf, text_of
-from decoding.model.files.hub_cache import USUAL, HubName, cached_gguf, cached_snapshot, gguf_files, hub_name
+from decoding.model.files.hub_cache import (
+    USUAL,
+    HubName,
+    cached_gguf,
+    cached_revisions,
+    cached_snapshot,
+    gguf_files,
+    hub_name,
+    repo_folder,
+)
 
 INDEX, ONE = "model.safetensors.index.json", "model.safetensors"
 
@@ -23,14 +32,23 @@ INDEX, ONE = "model.safetensors.index.json", "model.safetensors"
 @dataclass(frozen=True, slots=True)
 class InstalledModel:
     """kind: gguf or safetensors. paths: of its weights. num_bytes: of these. changed: when they came, in seconds since
-    1970. digest: the SHA-256 of the first of them, as the hub has it."""
+    1970. digest: the SHA-256 of the first of them, as the hub has it. revision: None for the usual one."""
 
     name: HubName
+    revision: str | None
     kind: str
     paths: tuple[Path, ...]
     num_bytes: int
     changed: float
     digest: str
+
+    def __str__(self) -> str:
+        return shown(self.name, self.revision)
+
+
+def shown(name: HubName | str, revision: str | None) -> str:
+    """As commands take it."""
+    return str(name) if revision is None else f"{name} --revision {revision}"
 
 
 def installed_models() -> list[InstalledModel]:
@@ -38,8 +56,8 @@ def installed_models() -> list[InstalledModel]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     repos = [path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")]
-    found = [model for repo in repos for model in _models_of(repo)]
-    return sorted(found, key=lambda model: (-model.changed, str(model.name)))
+    found = [model for repo in repos for revision in cached_revisions(repo) for model in _models_of(repo, revision)]
+    return sorted(found, key=lambda model: (-model.changed, str(model)))
 
 
 def is_installed(text: str, revision: str | None = None) -> bool:
@@ -50,39 +68,40 @@ def is_installed(text: str, revision: str | None = None) -> bool:
     return bool(cached_gguf(name, revision) or (name.quantization is None and _safetensors(name.repo, revision)))
 
 
-def find_installed(text: str) -> InstalledModel:
-    """The model that a name means. Raises ConfigError, which names those of its repository that there are."""
+def find_installed(text: str, revision: str | None = None) -> InstalledModel:
+    """The model that a name means, at a revision. Raises ConfigError, which names those of its repository that there
+    are."""
     name = hub_name(text)
-    models = {} if name is None else {str(model.name): model for model in _models_of(name.repo)}
+    models = {} if name is None else {str(model.name): model for model in _models_of(name.repo, revision)}
     found = models.get(str(name))
     if found is None and name is not None and name.quantization is None:
         found = models.get(f"{name.repo}:{USUAL}") if len(models) > 1 else next(iter(models.values()), None)
     if found is None:
-        raise ConfigError(
-            f"{text} is not here: {f'here is {listed(models)}' if models else 'gander list names what is'}"
-        )
+        others = f"here is {listed(models)}" if models else "gander list names what is"
+        raise ConfigError(f"{shown(text, revision)} is not here: {others}")
     return found
 
 
-def remove(text: str) -> int:
-    """Remove a model; returns the bytes that this freed. Other quantisations of its repository stay. Raises
-    ConfigError where it is not there."""
-    model = find_installed(text)
-    if len(_models_of(model.name.repo)) == 1:
-        return _remove_repo(model.name.repo)
+def remove(text: str, revision: str | None = None) -> int:
+    """Remove a model; returns the bytes that this freed. Other quantisations and revisions of its repository stay.
+    Raises ConfigError where it is not there."""
+    model = find_installed(text, revision)
+    repo = model.name.repo
+    if sum(len(_models_of(repo, each)) for each in cached_revisions(repo)) == 1:
+        return _remove_repo(repo)
     freed = 0
     for path in model.paths:
         blob = path.resolve()
         path.unlink()
-        if blob.parent.name == "blobs" and not any(each.resolve() == blob for each in _files_of(model.name.repo)):
+        if blob.parent.name == "blobs" and not any(each.resolve() == blob for each in _files_of(repo)):
             freed += blob.stat().st_size
             blob.unlink()
     return freed
 
 
-def details(text: str) -> Mapping[str, Any]:
+def details(text: str, revision: str | None = None) -> Mapping[str, Any]:
     """What the files of a model say of it: architecture, context length, quantisation. Raises ConfigError."""
-    model = find_installed(text)
+    model = find_installed(text, revision)
     said: dict[str, Any] = {"name": str(model.name), "format": model.kind, "bytes": model.num_bytes}
     if model.kind == "gguf":
         file = read_gguf(model.paths)
@@ -98,24 +117,24 @@ def details(text: str) -> Mapping[str, Any]:
     return said | {"path": str(model.paths[0])}
 
 
-def _models_of(repo: str) -> list[InstalledModel]:
-    snapshot = cached_snapshot(repo, None)
+def _models_of(repo: str, revision: str | None) -> list[InstalledModel]:
+    snapshot = cached_snapshot(repo, revision)
     if snapshot is None:
         return []
     files = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
     found = [
-        _installed(HubName(repo, quantization.upper()), "gguf", tuple(snapshot / part for part in parts))
+        _installed(HubName(repo, quantization.upper()), revision, "gguf", tuple(snapshot / part for part in parts))
         for quantization, parts in gguf_files(files).items()
         if all(part in files for part in parts)
     ]
-    weights = _safetensors(repo, None)
-    return [*found, *([_installed(HubName(repo), "safetensors", weights)] if weights else ())]
+    weights = _safetensors(repo, revision)
+    return [*found, *([_installed(HubName(repo), revision, "safetensors", weights)] if weights else ())]
 
 
-def _installed(name: HubName, kind: str, paths: tuple[Path, ...]) -> InstalledModel:
+def _installed(name: HubName, revision: str | None, kind: str, paths: tuple[Path, ...]) -> InstalledModel:
     stats = [path.stat() for path in paths]
     num_bytes, changed = sum(each.st_size for each in stats), max(each.st_mtime for each in stats)
-    return InstalledModel(name, kind, paths, num_bytes, changed, paths[0].resolve().name)
+    return InstalledModel(name, revision, kind, paths, num_bytes, changed, paths[0].resolve().name)
 
 
 def _safetensors(repo: str, revision: str | None) -> tuple[Path, ...]:
@@ -135,15 +154,12 @@ def _safetensors(repo: str, revision: str | None) -> tuple[Path, ...]:
 
 def _files_of(repo: str) -> Iterator[Path]:
     """The files of all revisions."""
-    snapshot = cached_snapshot(repo, None)
-    return iter(()) if snapshot is None else (path for path in snapshot.parent.rglob("*") if path.is_symlink())
+    return (path for path in (repo_folder(repo) / "snapshots").rglob("*") if path.is_symlink())
 
 
 def _remove_repo(repo: str) -> int:
     """Remove all that the cache has of a repository, what broken pulls left included."""
-    snapshot = cached_snapshot(repo, None)
-    assert snapshot is not None, repo
-    folder = snapshot.parents[1]
+    folder = repo_folder(repo)
     freed = sum(path.stat().st_size for path in (folder / "blobs").iterdir())
     shutil.rmtree(folder)
     return freed

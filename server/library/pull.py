@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from decoding.errors import ConfigError, in_one_line
+from decoding.model.files.hub_cache import repo_folder
 from server.library.hub import HubFile, HubModel
 
 PARTIAL = ".gander.incomplete"  # what `hf cache` takes for the rest of a download that broke off, and removes
@@ -37,7 +38,7 @@ OnProgress = Callable[[Progress], None]
 def pull(model: HubModel, on_progress: OnProgress = lambda _: None) -> None:
     """Bring all that is needed of the model, and look whether it is whole. Blocks, for hours where it has to; what is
     there already is not fetched again. Raises ConfigError with a sentence."""
-    place = _blobs(model.name.repo)
+    place = repo_folder(model.name.repo) / "blobs"
     left = sum(file.num_bytes - _num_there(place, file) for file in model.files)
     place.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(place).free
@@ -79,12 +80,6 @@ class _Report:
     def __call__(self, num_bytes: int) -> None:
         self.done = self._before + num_bytes
         self._tell(Progress(self._file, self.done, self._total))
-
-
-def _blobs(repo: str) -> Path:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    return Path(HF_HUB_CACHE, f"models--{repo.replace('/', '--')}", "blobs")
 
 
 def _num_there(place: Path, file: HubFile) -> int:

@@ -37,8 +37,9 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 SWITCH_SECONDS = 0.001  # how long a thread that works on a large body may hold the interpreter's lock at a time
 MMAP_BYTES = 2**20  # bodies of this size go back to the kernel as they are freed; a read of a socket is smaller
 ACCEPTED_AT_ONCE = 8  # connections accepted in one go
-IDLE_SECONDS = 75  # a connection without a request; clients (httpx: 5) and balancers (60) must be the first to close one,
-# because a request that is sent while the server closes is lost
+# Of a connection without a request. Clients (httpx: 5) and balancers (60) must be the first to close it: a request that
+# is sent while the server closes is lost.
+IDLE_SECONDS = 75
 
 
 def run(

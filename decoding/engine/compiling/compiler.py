@@ -37,6 +37,11 @@ class Compiler:
             pass
         self._process.wait()
 
+    def close(self) -> None:
+        """End it. What it has compiled stays."""
+        self._process.kill()
+        self._process.wait()
+
     def _hear(self) -> bool:
         """Whether it had something more to say."""
         said = self._process.stdout

@@ -80,15 +80,31 @@ def choose_gguf(files: Sequence[str], name: HubName) -> tuple[str, ...]:
     return found.get(USUAL) or next(iter(found.values()))
 
 
-def cached_snapshot(repo: str, revision: str | None) -> Path | None:
-    """The folder with what the cache has of a repository at a branch, tag or commit; None where it has nothing."""
+def repo_folder(repo: str) -> Path:
+    """Where the cache has a repository, or would have it."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    folder = Path(HF_HUB_CACHE, f"models--{repo.replace('/', '--')}")
+    return Path(HF_HUB_CACHE, f"models--{repo.replace('/', '--')}")
+
+
+def cached_snapshot(repo: str, revision: str | None) -> Path | None:
+    """The folder with what the cache has of a repository at a branch, tag or commit; None where it has nothing."""
+    folder = repo_folder(repo)
     reference = folder / "refs" / (revision or "main")
     commit = reference.read_text().strip() if reference.is_file() else revision or ""
     snapshot = folder / "snapshots" / commit
     return snapshot if commit and snapshot.is_dir() else None
+
+
+def cached_revisions(repo: str) -> list[str | None]:
+    """The revisions that the cache has something of, by name, or by commit where no name is kept; None is the one that
+    is meant where none is named."""
+    folder = repo_folder(repo)
+    names = {path.read_text().strip(): path for path in sorted((folder / "refs").rglob("*")) if path.is_file()}
+    usual = cached_snapshot(repo, None)
+    others = sorted(path.name for path in (folder / "snapshots").glob("*") if path != usual)
+    named = [names[each].relative_to(folder / "refs").as_posix() if each in names else each for each in others]
+    return [*([None] if usual else []), *named]
 
 
 def cached_gguf(name: HubName, revision: str | None) -> tuple[Path, ...]:

@@ -69,7 +69,7 @@ def refusal(*arguments: str) -> str:
 
 
 def names() -> list[str]:
-    return sorted(str(model.name) for model in installed_models())
+    return sorted(map(str, installed_models()))
 
 
 @pytest.mark.parametrize(
@@ -256,6 +256,21 @@ def test_models_are_listed_shown_and_removed(tmp_path: Path) -> None:
     assert remove("org/tiny-GGUF") == len(BIG)
     assert names() == ["org/safe"]
     assert not (tmp_path / "cache/models--org--tiny-GGUF").exists()
+
+
+def test_revisions_are_models_of_their_own(hub: LocalHub, tmp_path: Path) -> None:
+    pull(look_up("org/safe", "v1"))
+    assert names() == ["org/safe --revision v1"]
+    assert refusal("show", "org/safe") == "Error: org/safe is not here: gander list names what is"
+    hub.commit = "b" * 40
+    pull(look_up("org/safe"))
+    assert names() == ["org/safe", "org/safe --revision v1"]
+    assert "llama" in CliRunner().invoke(app, ["show", "org/safe", "--revision", "v1"]).output
+    result = CliRunner().invoke(app, ["rm", "org/safe", "--revision", "v1"])
+    assert result.output == "org/safe --revision v1 is removed: 0 bytes are free again.\n"
+    assert names() == ["org/safe"]
+    assert remove("org/safe") > len(SAFE["model.safetensors"])
+    assert not (tmp_path / "cache/models--org--safe").exists()
 
 
 def test_a_pulled_gguf_file_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

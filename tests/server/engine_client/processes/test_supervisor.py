@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -18,12 +19,12 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats
 from decoding.worker.calls import Call, Submit
-from decoding.worker.messages import Abort, Batch, Beat, FromWorker, ToWorker
+from decoding.worker.messages import Abort, Batch, Beat, FromWorker, LoadFailed, ToWorker
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.processes.restart_policy import RestartPolicy
 from server.engine_client.processes.standby import Standby
 from server.engine_client.processes.supervisor import Supervisor
-from server.engine_client.processes.worker_process import Pulse, WorkerProcess
+from server.engine_client.processes.worker_process import WORKER_COMMAND, Pulse, WorkerProcess
 from server.engine_client.replies import Replies
 from server.engine_client.status import EngineStatus
 from server.engine_client.worker import Worker
@@ -255,6 +256,29 @@ def test_a_process_that_dies_while_it_stands_by_is_told_and_replaced_less_and_le
 
     run(test())
     assert caplog.messages[2] == "The process that stood by exited with status -9; another in 4 s."
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there it is patient")
+def test_a_process_that_is_wanted_while_it_still_imports_gives_up_its_patience() -> None:
+    async def test() -> None:
+        worker = await WorkerProcess.start((*WORKER_COMMAND, "--patient"))
+        command = Path(f"/proc/{worker.pid}/cmdline")
+        said: list[FromWorker] = []
+        was_patient: list[bool] = []
+
+        def hear(batch: Batch) -> None:
+            said.extend(batch.messages)
+            was_patient.append(b"--patient" in command.read_bytes())
+
+        try:
+            worker.load(EngineConfig(model="/no/such/model"))
+            await worker.listen(hear)
+        finally:
+            worker.close()
+        assert any(isinstance(message, LoadFailed) for message in said)
+        assert not any(was_patient)
+
+    asyncio.run(test())
 
 
 def test_a_message_waits_for_a_process_that_is_not_there_yet() -> None:
