@@ -73,9 +73,9 @@ class _Linked(CPUDispatcher):  # type: ignore[misc]
 def _widened(kind: types.Type) -> types.Type:
     """The type for a constant, or a narrower integer, that an argument or a part of it is."""
     kind = types.unliteral(kind)
-    if isinstance(kind, types.BaseTuple):
-        parts, named = tuple(map(_widened, kind)), getattr(kind, "instance_class", None)
-        return types.BaseTuple.from_types(parts, named) if parts != tuple(kind) else kind
+    if isinstance(kind, types.BaseTuple):  # a named one cannot be cast
+        is_named = isinstance(kind, types.BaseNamedTuple)
+        return kind if is_named else types.BaseTuple.from_types(tuple(map(_widened, kind)))
     is_narrow = isinstance(kind, types.Integer) and kind.signed and kind.bitwidth < types.int64.bitwidth
     return types.int64 if is_narrow else kind
 

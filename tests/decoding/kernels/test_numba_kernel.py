@@ -37,6 +37,21 @@ def ends(pair: Pair) -> float:
     return scaled(pair, 0) + scaled(pair, 1) + scaled(pair, pair.numbers[0]) + scaled(pair, len(pair.numbers) - 1)
 
 
+class Span(NamedTuple):
+    start: np.int32
+    size: int
+
+
+@kernel
+def end_of(span: Span) -> int:
+    return span.start + span.size
+
+
+@kernel
+def last_end(numbers: NDArray[np.int32]) -> int:
+    return end_of(Span(numbers[-1], 1)) + end_of(Span(numbers[0], len(numbers)))
+
+
 @kernel
 def checked(number: int) -> int:
     if number < 0:
@@ -69,6 +84,7 @@ def test_a_kernel_gives_the_same_alone_and_within_another() -> None:
     assert ends(pair) == ends.py_func(pair) == 1.0 + 2.5 + 3.5 + 5.5
     assert scaled(pair, 3) == scaled.py_func(pair, 3) == 5.5
     assert last_of(pair.numbers) == 11
+    assert last_end(pair.numbers) == last_end.py_func(pair.numbers) == 12 + 6
 
 
 def test_what_another_kernel_calls_is_compiled_once_for_all_constants_and_widths() -> None:
