@@ -36,6 +36,7 @@ class EngineConfig:
     have in common once. max_nodes: the largest draft budget that a request may ask for.
     prefix_dir, prefix_bytes: a folder in which blocks of finished prompts are kept, for later starts and other workers,
         and the most bytes of all its files; on a CPU alone.
+    images: load the tower of a model that sees. image_bytes: of rows of pictures that are kept for later requests.
     session_bytes: the most bytes of each store of one session. session_bytes_per_key, session_bytes_in_all: the most
     bytes of all sessions of one key, and of all keys; the key over its bound, or else the key that holds most, loses
     its least recently used sessions. session_ttl: seconds that an idle session is kept.
@@ -71,6 +72,8 @@ class EngineConfig:
     prefix_cache: bool = True
     prefix_dir: str | None = None
     prefix_bytes: int = 8 * 2**30
+    images: bool = True
+    image_bytes: int = 256 * 2**20
     max_nodes: int = 64
     session_bytes: int = 16 * 2**20
     session_bytes_per_key: int = 512 * 2**20

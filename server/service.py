@@ -34,6 +34,7 @@ from server.models.loader import Loader, not_ready
 from server.models.log_names import LOGGED_MODEL
 from server.models.model import Model
 from server.prompts.chat_template import ChatTemplate, Conversation
+from server.prompts.images.fetching import ImageFetcher
 from server.prompts.served_model import ServedModel
 from server.prompts.special_tokens import MarkedText
 from server.settings.file import key_of
@@ -63,6 +64,7 @@ class Service:
     tracing: TracerProvider | None = None
     sources: SettingSources | None = None
     pool: WorkPool = field(default_factory=WorkPool)
+    fetcher: ImageFetcher = field(default_factory=ImageFetcher)
     clients_templates: Semaphore = field(default_factory=lambda: Semaphore(CLIENTS_TEMPLATES))
     _leave_seconds: float = LEAVE_SECONDS
     _giving: asyncio.Task[None] | None = None

@@ -38,7 +38,7 @@ DECODING = {
         matrix module_tensors linear readers rounding
     """,
     "core": """
-        grammar files/output layer ranking sampling_params session_info speculation_params pooling request stats
+        grammar files/output layer picture ranking sampling_params session_info speculation_params pooling request stats
         step_trace token_logprobs events top_tokens tree
     """,
     "costs": "price calibration acceptance credit trials pricing",
@@ -65,6 +65,7 @@ DECODING = {
         layers/form layers/mlp layers/cpu_layer layers/cpu_parts features layers/stack
         layers/device_layer layers/device_parts
         step_forward replacing/rules replacing/preparation shared_parts
+        vision/families vision/tower vision/seen
         device/capture device/static_forward device/graph_runner target_model timing
         parallel/ring parallel/collectives parallel/shards parallel/follower parallel/leader
     """,
@@ -150,8 +151,9 @@ SERVER = {
     """,
     "metrics": "totals exposition vllm_names metrics server_metrics",
     "prompts": """
-        model_check model_files tokenizer_config special_tokens message_forms jinja_template template_process
-        chat_template tokenizer served_model pooling encoding conversation
+        model_check model_files images/image_file images/fetching images/processor tokenizer_config
+        special_tokens images/placing
+        message_forms jinja_template template_process chat_template tokenizer served_model pooling encoding conversation
     """,
     "models": "log_names prompt_files need residency model catalogue loader making",
     "grammars": """
@@ -164,7 +166,7 @@ SERVER = {
     """,
     "services": "service",
     "endpoints": """
-        thoughts openapi once_loaded health metrics models admin admin_models page sessions tokens
+        thoughts openapi once_loaded health metrics models admin admin_models page sessions rendered_prompt tokens
         chat/rendered_chat chat/options chat/serializer chat/route completions/options completions/serializer
         completions/route
         responses/input responses/input_text responses/calls responses/items responses/serializer
@@ -175,7 +177,7 @@ SERVER = {
         ollama/pull
     """,
     "bench": """
-        errors options connection call measured_server conversations closed_loop figures late_prompt report
+        errors options connection call measured_server pictures conversations closed_loop figures late_prompt report
         started_servers bench __main__
         real/options real/figures real/goals real/rounds real/tables real/plot real/pages real/__main__
     """,

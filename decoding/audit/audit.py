@@ -1,8 +1,8 @@
 """`python -m decoding.audit [TYPES...]`: which of transformers' causal language models Gander can serve.
 
 Builds a tiny random model of every type and loads it as a target, with probe and self-test, in float64; of a type that
-sees or hears as well, its text model. Each type runs in its own child process with a time limit, so that its crash
-affects no other.
+sees or hears as well, its text model, and whether its pictures are served. Each type runs in its own child process with
+a time limit, so that its crash affects no other.
 Knows nothing of checkpoints. Invariant: every requested type gets exactly one line.
 """
 
@@ -35,6 +35,7 @@ from decoding.config import EngineConfig
 from decoding.errors import ModelRefused
 from decoding.model.blueprint import text_part
 from decoding.model.target_model import TargetModel
+from decoding.model.vision.families import PROCESSORS
 
 TIME_LIMIT = 120  # seconds per type
 MEMORY_LIMIT = 6 * 2**30  # bytes per type
@@ -153,11 +154,12 @@ def main(arguments: Sequence[str]) -> int:
     console = Console()
     types = list(arguments) or known_types()
     results = [audit_apart(name) for name in track(types, "Auditing causal language models", console=console)]
-    table = Table("type", "result", "seconds", "reason", expand=True)
+    table = Table("type", "result", "pictures", "seconds", "reason", expand=True)
     for result in results:
         verdict = "[green]pass[/green]" if result.passed else "[red]fail[/red]"
         reason = "" if result.passed else result.reason[:SENTENCE_LEN].replace("[", "(")
-        table.add_row(result.model_type, verdict, f"{result.seconds:.1f}", reason)
+        sees = "yes" if result.passed and result.model_type in PROCESSORS else ""
+        table.add_row(result.model_type, verdict, sees, f"{result.seconds:.1f}", reason)
     console.print(table)
     num_passed = sum(result.passed for result in results)
     console.print(f"{num_passed} of {len(results)} types pass")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN
@@ -22,9 +23,26 @@ from decoding.kernels.numba_kernel import kernel
 
 # Shape suffixes: M tokens of the step, R tokens that need logits, B segments (one per request), W words of ancestor
 # bits, P nodes of the segments' trees (the step's tokens, and nodes that an earlier forward of the same tree wrote),
-# T blocks of the segments' tables, one table after the other.
+# E model width, N neighbouring tokens, T blocks of the segments' tables, one table after the other.
 LogitRows = Literal["all", "last", "none"] | int
 BITS_PER_WORD = 64
+
+
+class EmbeddedRows(NamedTuple):
+    """Neighbouring tokens that have embeddings of their own, rows_NE, on the model's device. first: of these tokens."""
+
+    first: int
+    rows_NE: torch.Tensor
+
+
+def within(embedded: Sequence[EmbeddedRows], start: int, end: int) -> tuple[EmbeddedRows, ...]:
+    """Those of the tokens [start, end), counted from `start`."""
+    parts = []
+    for first, rows_NE in embedded:
+        begin, stop = max(first, start), min(first + len(rows_NE), end)
+        if begin < stop:
+            parts.append(EmbeddedRows(begin - start, rows_NE[begin - first : stop - first]))
+    return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +53,7 @@ class Segment:
     `parents[i] < i`; None is a causal chain. num_written: w, for a tree that grows over several forwards: the store has
     the keys and values of its first w nodes already. logits: which tokens need logits; a number asks for that many
     last tokens. num_certain: how many of its first tokens, a chain, every commit keeps; None are all of a chain, and
-    the root of a tree.
+    the root of a tree. embedded: of its tokens, those that have embeddings of their own.
     """
 
     rows: KvRows
@@ -44,6 +62,7 @@ class Segment:
     logits: LogitRows = "all"
     num_written: int = 0
     num_certain: int | None = None
+    embedded: tuple[EmbeddedRows, ...] = ()
 
 
 class CarriedSegment(NamedTuple):
@@ -64,7 +83,8 @@ class StepBatch:
     positions_P (int64) describe whole trees; tree_offsets: int32 [B+1] into them; num_written: int32 [B], the nodes of
     each tree that come before the step's tokens. prefix_lens: int32 [B], committed tokens. is_chain: bool [B], every
     node's parent is the node before. write_slots_M: int64. logit_rows_R: int64, the tokens that need logits, ascending;
-    logit_offsets: int32 [B+1] into them. carried: of each segment, where the model's layers carry a state.
+    logit_offsets: int32 [B+1] into them. carried: of each segment, where the model's layers carry a state. embedded: of
+    the step's tokens, those that have embeddings of their own.
     """
 
     store: KvStore
@@ -83,6 +103,7 @@ class StepBatch:
     logit_rows_R: NDArray[np.int64]
     logit_offsets: IntArray
     carried: tuple[CarriedSegment, ...] = ()
+    embedded: tuple[EmbeddedRows, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -156,6 +177,11 @@ def pack(segments: Sequence[Segment], store: KvStore) -> StepBatch:
         logit_rows_R=logit_rows_R,
         logit_offsets=tables.logit_offsets,
         carried=() if store.carried is None else tuple(map(_carried, segments)),
+        embedded=tuple(
+            EmbeddedRows(int(offset) + first, rows_NE)
+            for segment, offset in zip(segments, tables.offsets, strict=False)
+            for first, rows_NE in segment.embedded
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.picture import Picture
 from decoding.core.pooling import Pooling
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
@@ -36,7 +37,7 @@ class Request:
     continues after them, unchanged. call_id: requests of one call share a place in the queue; by default the request is
     alone. weight: the tenant's share relative to others when memory or time is short. priority: lower runs first,
     whatever the tenant's share. pooling: the prompt's embedding is wanted, and of the reply one token, which nobody is
-    told.
+    told. pictures: of the prompt, in order.
     """
 
     id: str
@@ -53,9 +54,11 @@ class Request:
     pooling: Pooling | None = None
     prediction: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     resumed: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    pictures: tuple[Picture, ...] = ()
     num_tokens: int = field(init=False)
     finish_reason: FinishReason | None = field(init=False, default=None)
     _buffer: NDArray[np.int32] = field(init=False)
+    _keys: NDArray[np.int32] = field(init=False)  # the same array where there are no pictures
     stop_ids: frozenset[int] = field(init=False)  # never drawn before `min_tokens`, see `LogitsProcessors`
 
     def __post_init__(self) -> None:
@@ -64,6 +67,10 @@ class Request:
         self.call_id = self.call_id or self.id
         self._buffer = np.empty(len(self.prompt) + self.sampling.max_tokens, np.int32)
         self._buffer[: len(self.prompt)] = self.prompt
+        self._keys = self._buffer.copy() if self.pictures else self._buffer
+        for picture in self.pictures:
+            places = [np.arange(span.first, span.end) for span in picture.spans]
+            self._keys[np.concatenate(places)] = picture.row_keys()
         self.num_tokens = len(self.prompt)
         end_tokens = frozenset() if self.sampling.ignore_eos else self.eos_token_ids
         self.stop_ids = end_tokens | frozenset(self.sampling.stop_token_ids)
@@ -108,6 +115,18 @@ class Request:
         return self._buffer
 
     @property
+    def keys(self) -> NDArray[np.int32]:
+        """int32 [num_tokens]: `tokens`, with a negative number in place of each row of a picture, which only this
+        picture has there. By these a prompt is found again, and drafting reads them: what is negative is never
+        drafted."""
+        return self._keys[: self.num_tokens]
+
+    @property
+    def key_buffer(self) -> NDArray[np.int32]:
+        """int32 [max_total]: `keys`, followed by room for the rest of the reply."""
+        return self._keys
+
+    @property
     def num_output(self) -> int:
         return self.num_tokens - len(self.prompt)
 
@@ -126,7 +145,7 @@ class Request:
         A stop token inside an accepted run cuts the run right after it and sets `finish_reason`.
         """
         for count, token in enumerate(tokens.tolist(), start=1):
-            self._buffer[self.num_tokens] = token
+            self._buffer[self.num_tokens] = self._keys[self.num_tokens] = token
             self.num_tokens += 1
             if token in self.stop_ids:
                 self.finish_reason = FinishReason.STOP

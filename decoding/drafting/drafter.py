@@ -97,12 +97,12 @@ class HarvestingDrafter(FixedBudgetDrafter):
         self._num_tokens = 0  # up to the root of the tree under way
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        self._ngrams.teach_prompt(self._request.tokens, start, top)
+        self._ngrams.teach_prompt(self._request.keys, start, top)
 
     def begin_tree(self) -> IntArray:
         """A tree is about to grow at the end of these tokens, int32 [t]."""
         self._num_tokens = self._request.num_tokens
-        return self._request.tokens
+        return self._request.keys
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        self._ngrams.teach_tree(self._request.tokens[: self._num_tokens], tree, verdict, top)
+        self._ngrams.teach_tree(self._request.keys[: self._num_tokens], tree, verdict, top)

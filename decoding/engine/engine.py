@@ -20,7 +20,7 @@ from decoding.costs.credit import losses
 from decoding.costs.pricing import Pricing, Rate
 from decoding.drafting.kept_worth import KeptWorth
 from decoding.drafting.registry import StartDrafter
-from decoding.engine.intake import Intake, check_queue, check_request
+from decoding.engine.intake import Intake, RowSources, check_pictures, check_queue, check_request
 from decoding.engine.isolation import Isolation
 from decoding.engine.resources import Resources
 from decoding.engine.scheduler import Scheduler
@@ -30,6 +30,7 @@ from decoding.engine.step_result import StepResult
 from decoding.engine.tally import StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.model.refusal import is_device_error
+from decoding.model.vision.seen import SeenPictures
 from decoding.process.machine import resident_bytes
 from decoding.stores.session_store import SessionLimits, SessionStore
 
@@ -52,12 +53,16 @@ class Engine:
         self.expected_bytes, self.draft_model = resources.expected_bytes, resources.draft_model
         self._drafting, self._kernels, self._grammars = resources.drafting, resources.kernels, resources.grammars
         self._keeper, self._hidden, self._worth = resources.keeper, resources.hidden, worth
+        tower = self.model.tower
+        self.pictures = None if tower is None else SeenPictures(tower, self.config.image_bytes)
         self.start_afresh(0.0)
 
     def start_afresh(self, load_seconds: float) -> None:
         """Nothing runs, and nothing is remembered but what the draft model is worth."""
         config, self.load_seconds = self.config, load_seconds
         self.pool.forget()
+        if self.pictures is not None:
+            self.pictures.forget()
         per_key, in_all = config.session_bytes_per_key, config.session_bytes_in_all
         bounds = config.session_bytes, per_key // config.workers, in_all // config.workers
         self.sessions = SessionStore(SessionLimits(*bounds, config.session_ttl))
@@ -65,7 +70,8 @@ class Engine:
         self._scheduler = Scheduler(self.limits, self.pool, self._pricing)
         self._unlearnt: list[SequenceStep] = []  # of the last step: prompts that go on, which can wait for the next
         compile = self._grammars.compile
-        self._intake = Intake(self.model.vocab_size, self._drafting, self.sessions, compile, self._fetch)
+        sources = RowSources(self._fetch, None if self.pictures is None else self.pictures.see)
+        self._intake = Intake(self.model.vocab_size, self._drafting, self.sessions, compile, sources)
         self._num_steps = 0
 
     @property
@@ -89,6 +95,7 @@ class Engine:
         start_drafter: makes a drafter of the caller's own instead of the method's, for experiments.
         """
         check_request(request, self.config, self.model.vocab_size, self.room, self._hidden is not None)
+        check_pictures(request, self.model.tower, self.model.blindness)
         self._drafting.check(request.speculation.method)
         is_open = request.id in self._scheduler or request.id in self._intake.pending
         check_queue(request.id, is_open, self._scheduler.num_open + len(self._intake.pending), self.limits)
@@ -218,7 +225,7 @@ class Engine:
         if self._keeper is None or request.runs_whole_prompt:
             return None
         num_spare = self.pool.num_available - self._scheduler.num_owed
-        reading = self._keeper.fetch(namespace_of(request), request.tokens[:-1], num_spare)
+        reading = self._keeper.fetch(namespace_of(request), request.keys[:-1], num_spare)
         return None if reading is None else reading.ended
 
     def _price(self, steps: list[SequenceStep], isolation: Isolation) -> None:

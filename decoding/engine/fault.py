@@ -24,6 +24,7 @@ PARTS = {
     "decoding.drafting.one_tree.prediction": "prediction",
     "decoding.drafting": "drafter",
     "decoding.stores": "session",
+    "decoding.model.vision": "tower",
     "decoding.engine": "engine",
 }
 

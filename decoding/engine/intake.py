@@ -7,14 +7,19 @@ Owns the requests that wait for such. Knows nothing of steps, nor of how a gramm
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+
+from decoding.cache.batch import EmbeddedRows
 from decoding.config import EngineConfig
 from decoding.core.events import RequestEvent
 from decoding.core.grammar import Grammar
+from decoding.core.picture import Picture
 from decoding.core.request import Request
 from decoding.drafting import registry as drafters
 from decoding.drafting.drafting import Drafting
@@ -25,6 +30,7 @@ from decoding.engine.limits import Limits
 from decoding.engine.sequence import Sequence
 from decoding.errors import RequestRejected
 from decoding.model.memory import CacheRoom
+from decoding.model.vision.tower import Tower
 from decoding.sampling.grammar.compiler import Compiling
 from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.logits_processors import processors_of
@@ -32,7 +38,14 @@ from decoding.sampling.token_lists import RecentLists
 from decoding.stores.session_store import SessionStore
 
 Compile = Callable[[Grammar], Compiling]
-Fetch = Callable[[Request], Future[int] | None]
+
+
+class RowSources(NamedTuple):
+    """Both return at once. fetch: has rows of a prompt read from files, if any has them. see: has rows made of
+    pictures; None where the model takes none."""
+
+    fetch: Callable[[Request], Future[int] | None] = lambda _: None
+    see: Callable[[tuple[Picture, ...]], Future[list[torch.Tensor]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +56,17 @@ class _Pending:
     start_drafter: StartDrafter | None
     grammar: Compiling | None
     reading: Future[int] | None
+    seeing: Future[list[torch.Tensor]] | None
     arrived: float = field(default_factory=time.monotonic)
 
     @property
     def awaited(self) -> list[Future[Any]]:
-        return [each for each in (self.grammar, self.reading) if each is not None and not each.done()]
+        return [each for each in (self.grammar, self.reading, self.seeing) if each is not None and not each.done()]
 
 
 class Intake:
-    """vocab_size: V of the logits. compile, fetch: return at once; the latter has rows of a prompt read from files, if
-    any has them. pending: by id, the requests that wait for either."""
+    """vocab_size: V of the logits. compile: returns at once. pending: by id, the requests that wait for a grammar, or
+    for rows."""
 
     def __init__(
         self,
@@ -60,13 +74,13 @@ class Intake:
         drafting: Drafting,
         sessions: SessionStore,
         compile: Compile,
-        fetch: Fetch = lambda _: None,
+        rows: RowSources = RowSources(),  # noqa: B008 - a tuple
     ) -> None:
         self._vocab_size = vocab_size
         self._drafting = drafting
         self._sessions = sessions
         self._compile = compile
-        self._fetch = fetch
+        self._rows = rows
         self._lists = RecentLists(vocab_size)
         self.pending: dict[str, _Pending] = {}
 
@@ -75,10 +89,12 @@ class Intake:
         lists that hold ids of no vocabulary."""
         self._lists.of(request.sampling)
         grammar = None if request.sampling.grammar is None else self._compile(request.sampling.grammar)
-        reading = self._fetch(request)
-        if grammar is None and reading is None:
-            return self._sequence(request, start_drafter, None, time.monotonic())
-        self.pending[request.id] = _Pending(request, start_drafter, grammar, reading)
+        reading = self._rows.fetch(request)
+        seeing = self._rows.see(request.pictures) if request.pictures and self._rows.see is not None else None
+        pending = _Pending(request, start_drafter, grammar, reading, seeing)
+        if grammar is None and reading is None and seeing is None:
+            return self._sequence(pending, None)
+        self.pending[request.id] = pending
         return None
 
     def take_ready(self, events: list[RequestEvent]) -> list[Sequence]:
@@ -93,7 +109,7 @@ class Intake:
                 continue
             try:
                 matcher = None if grammar is None else grammar.new_matcher()
-                ready.append(self._sequence(request, pending.start_drafter, matcher, pending.arrived))
+                ready.append(self._sequence(pending, matcher))
             except Exception as error:
                 events.append(failed_by(request.id, error))
         return ready
@@ -107,17 +123,19 @@ class Intake:
         pending = self.pending.pop(request_id, None)
         return pending.request if pending else None
 
-    def _sequence(
-        self, request: Request, start_drafter: StartDrafter | None, matcher: GrammarMatcher | None, arrived: float
-    ) -> Sequence:
+    def _sequence(self, pending: _Pending, matcher: GrammarMatcher | None) -> Sequence:
+        """Raises what the tower raised."""
+        request = pending.request
+        pictures = () if pending.seeing is None else placed_rows(request.pictures, pending.seeing.result())
         prediction = Prediction(request.prediction) if len(request.prediction) else None
         session = self._sessions.open(request.tenant, request.session_id)
         return Sequence(
             request=request,
-            drafter=self._drafting.start(request, session, prediction, matcher, start_drafter),
+            drafter=self._drafting.start(request, session, prediction, matcher, pending.start_drafter),
             processors=processors_of(request, self._vocab_size, matcher, self._lists.of(request.sampling)),
             prediction=prediction,
-            arrived=arrived,
+            pictures=pictures,
+            arrived=pending.arrived,
         )
 
 
@@ -142,6 +160,32 @@ def check_request(
             param="prompt",
             code="context_length_exceeded",
         )
+
+
+def placed_rows(pictures: Iterable[Picture], rows: Iterable[torch.Tensor]) -> tuple[EmbeddedRows, ...]:
+    """The rows of each picture, [N, E], at their places in the prompt."""
+    placed: list[EmbeddedRows] = []
+    for picture, rows_NE in zip(pictures, rows, strict=True):
+        parts = torch.split(rows_NE, [span.length for span in picture.spans])
+        firsts = (span.first for span in picture.spans)
+        placed += map(EmbeddedRows, firsts, parts)
+    return tuple(placed)
+
+
+def check_pictures(request: Request, tower: Tower | None, blindness: str | None) -> None:
+    """Raise RequestRejected for pictures that the model does not take, or that do not stand where its prompt says."""
+    if not request.pictures:
+        return
+    if tower is None:
+        raise RequestRejected(f"a picture cannot be read: {blindness}", param="messages", code="unsupported_content")
+    places = np.concatenate([np.arange(span.first, span.end) for picture in request.pictures for span in picture.spans])
+    is_ascending = bool((np.diff(places) > 0).all()) and places[0] >= 0
+    if not is_ascending or places[-1] >= len(request.prompt) - 1:
+        raise RequestRejected("a prompt must go on with text after its last picture", param="messages")
+    is_marked = np.zeros(len(request.prompt), np.bool_)
+    is_marked[places] = True
+    if not np.array_equal(is_marked, request.prompt == tower.image_token_id):
+        raise RequestRejected("the prompt has other places for pictures than those of its pictures", param="messages")
 
 
 def check_queue(request_id: str, is_open: bool, num_open: int, limits: Limits) -> None:

@@ -207,7 +207,11 @@ class Scheduler:
             request = each.request
             is_alone = request.runs_whole_prompt or request.num_output > 0
             is_alone |= len(request.prompt) <= BLOCK_LEN
-            key = each if is_alone else (request.tenant, request.cache_salt, request.prompt.tobytes())
+            key = (
+                each
+                if is_alone
+                else (request.tenant, request.cache_salt, request.keys[: len(request.prompt)].tobytes())
+            )
             firsts.setdefault(key, each)
         return list(firsts.values())
 
@@ -253,7 +257,7 @@ class Scheduler:
             if victim is sequence:
                 return False
             self._preempt(victim)
-        self._pool.publish(sequence.rows.table, sequence.request.tokens[:end])
+        self._pool.publish(sequence.rows.table, sequence.request.keys[:end])
         return True
 
     def _youngest_beside(self, sequence: Sequence, unplanned: list[Sequence]) -> Sequence:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from decoding.cache.batch import EmbeddedRows
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.kv_store import KvRows, slots_of
 from decoding.cache.prefix_index import namespace_digest
@@ -47,6 +48,7 @@ class Sequence:
     drafter: SequenceDrafter
     processors: LogitsProcessors | None = None
     prediction: Prediction | None = None
+    pictures: tuple[EmbeddedRows, ...] = ()  # in place of tokens of its prompt
     rows: KvRows | None = None  # None while it waits
     num_observed: int = 0  # rows of the prompt that drafting has learnt from, or never will
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])  # of tokens run so far
@@ -70,14 +72,14 @@ class Sequence:
         return self.rows.length if self.rows else 0
 
     @property
-    def tokens_to_find(self) -> IntArray:
-        """Those whose rows another sequence may have run: not the last, which is the next root, and none whose log
-        probabilities are still to be told, or whose hidden states are to be pooled."""
+    def keys_to_find(self) -> IntArray:
+        """Of the tokens whose rows another sequence may have run: not the last, which is the next root, and none whose
+        log probabilities are still to be told, or whose hidden states are to be pooled."""
         if self.scores_prompt:
-            return self.request.tokens[: len(self.prompt_logprobs) - 1]
+            return self.request.keys[: len(self.prompt_logprobs) - 1]
         if self.request.runs_whole_prompt and self.request.num_output == 0:
-            return self.request.tokens[: self.num_committed]
-        return self.request.tokens[:-1]
+            return self.request.keys[: self.num_committed]
+        return self.request.keys[:-1]
 
     @property
     def scores_prompt(self) -> bool:
@@ -99,7 +101,7 @@ class Sequence:
         if self.rows is None:
             state = None if pool.states is None else pool.states.open()
             self.rows = KvRows(pool.open(namespace_of(self.request)), state=state)
-        num_found = pool.find(self.rows.table, self.tokens_to_find) * BLOCK_LEN
+        num_found = pool.find(self.rows.table, self.keys_to_find) * BLOCK_LEN
         self.rows.length += num_found
         if num_found and self.rows.state is not None:
             self.rows.state.pool.adopt(self.rows.state, self.rows.table.digests[-1])
@@ -123,7 +125,7 @@ class Sequence:
     def publish(self, pool: BlockPool) -> None:
         """Let its full blocks be found by the tokens they hold."""
         if self.rows is not None:
-            pool.publish(self.rows.table, self.request.tokens[: self.rows.length])
+            pool.publish(self.rows.table, self.request.keys[: self.rows.length])
 
     def release(self, pool: BlockPool) -> None:
         """Give up its blocks, if it has any; they can be found by the tokens they hold."""

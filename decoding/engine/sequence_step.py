@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from decoding.cache.batch import LogitRows, Segment, StepBatch
+from decoding.cache.batch import LogitRows, Segment, StepBatch, within
 from decoding.cache.block_pool import BLOCK_LEN, BlockTable
 from decoding.cache.kv_store import KvRows, slots_of
 from decoding.cache.top_token_store import TopTokenStore
@@ -135,15 +135,16 @@ class SequenceStep:
     def segment(self) -> Segment:
         """What it brings to the step's batch."""
         num_chunk = len(self.chunk)
+        embedded = within(self.sequence.pictures, self.start, self.end)
         if self.tree is None:
-            return Segment(self.rows, self.chunk, None, self.num_chunk_logits)
+            return Segment(self.rows, self.chunk, None, self.num_chunk_logits, embedded=embedded)
         logits: LogitRows = self.num_chunk_logits + len(self.tree)
         if num_chunk == 0:
-            return Segment(self.rows, self.tree.tokens, self.tree.parents, logits)
+            return Segment(self.rows, self.tree.tokens, self.tree.parents, logits, embedded=embedded)
         tokens = np.concatenate((self.chunk, self.tree.tokens))
         chunk_parents = np.arange(-1, num_chunk - 1, dtype=np.int32)
         parents = np.concatenate((chunk_parents, self.tree.parents + np.int32(num_chunk)))
-        return Segment(self.rows, tokens, parents, logits, num_certain=num_chunk + 1)
+        return Segment(self.rows, tokens, parents, logits, num_certain=num_chunk + 1, embedded=embedded)
 
     def mark_state(self) -> None:
         """Have the forward keep what layers carry after some of the chunk's blocks, for who begins with the same
@@ -152,7 +153,7 @@ class SequenceStep:
         state, digests = self.rows.state, self.table.digests
         if state is None:
             return
-        last, common = len(self.sequence.tokens_to_find) // BLOCK_LEN, self.table.num_matched
+        last, common = len(self.sequence.keys_to_find) // BLOCK_LEN, self.table.num_matched
         for block in range(self.start // BLOCK_LEN + 1, (self.start + len(self.chunk)) // BLOCK_LEN + 1):
             is_spare = block not in (last, common)
             if block <= len(digests) and not (is_spare and block % MARKED_EVERY):

@@ -105,15 +105,22 @@ def num_weights(config: Any, found: int | None, trust_remote_code: bool) -> int:
             there = "" if found is None else f", and its files have {found}"
             raise ConfigError(f"config.json asks for more than {most} tensors{there}")
 
-    def build() -> Any:
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-
     hook = register_module_parameter_registration_hook(count)
     try:
-        model = _bounded(SIZE_SECONDS, build)
+        return size_of(lambda: AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code))
     finally:
         hook.remove()
+
+
+def size_of(build: Callable[[], Any]) -> int:
+    """The numbers that the model holds that `build` would build, which takes bounded memory and time. Raises
+    ConfigError where that is not enough."""
+
+    def without_numbers() -> Any:
+        with torch.device("meta"):
+            return build()
+
+    model = _bounded(SIZE_SECONDS, without_numbers)
     return sum(each.numel() for each in chain(model.parameters(), model.buffers()))
 
 

@@ -18,7 +18,7 @@ from decoding.model.seam import Seam
 from decoding.model.state.state_seam import StateSeam
 from decoding.weights.row_counts import padded
 
-# Shape suffixes: M tokens of the step, R tokens that need logits, V vocabulary.
+# Shape suffixes: M tokens of the step, R tokens that need logits, V vocabulary, E model width, N of some tokens.
 
 
 class StepForward:
@@ -31,6 +31,7 @@ class StepForward:
         self.few_rows: int | None = None
         self._device = model.device
         self._seam, self._states = seam, states
+        self._model = model
 
     def run(self, batch: StepBatch) -> torch.Tensor:
         """float32 [R, V]: logits of the tokens `batch.logit_rows_R`. Stores all tokens' keys and values."""
@@ -45,8 +46,10 @@ class StepForward:
             if self._states is not None:
                 stack.enter_context(self._states.running(batch))
             stack.enter_context(self._seam.running(self._seam.backend.prepare(batch)))
+            ids_1M = ids_1M.to(self._device, non_blocking=True)
+            tokens = {"inputs_embeds": self._embedded(ids_1M, batch)} if batch.embedded else {"input_ids": ids_1M}
             logits_1RV: torch.Tensor = self.call(
-                input_ids=ids_1M.to(self._device, non_blocking=True),
+                **tokens,
                 position_ids=positions_1M.to(self._device, non_blocking=True),
                 use_cache=False,
                 logits_to_keep=rows_R.to(self._device, non_blocking=True),
@@ -54,6 +57,13 @@ class StepForward:
         if logits_1RV.shape[1] != len(rows_R):  # a model without `logits_to_keep` gives logits of all tokens
             logits_1RV = logits_1RV[:, rows_R]
         return logits_1RV[0, :num_logits].float().contiguous()
+
+    def _embedded(self, ids_1M: torch.Tensor, batch: StepBatch) -> torch.Tensor:
+        """[1, M, E]: the tokens' embeddings, of which the batch has some."""
+        hidden_1ME: torch.Tensor = self._model.get_input_embeddings()(ids_1M)
+        for first, rows_NE in batch.embedded:
+            hidden_1ME[0, first : first + len(rows_NE)] = rows_NE
+        return hidden_1ME
 
     def _padded(self, numbers_M: torch.Tensor) -> torch.Tensor:
         is_run_by_onednn = self.few_rows is not None and len(numbers_M) > self.few_rows

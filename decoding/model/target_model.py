@@ -59,6 +59,7 @@ from decoding.model.state.sites import Names
 from decoding.model.state.state_seam import StateSeam
 from decoding.model.step_forward import StepForward
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
+from decoding.model.vision.tower import Tower, load_tower
 from decoding.weights.linear import num_bytes_in, num_packed_shapes, num_weights_in
 from decoding.weights.matrix import arithmetic as product_arithmetic
 from decoding.weights.numbers.onednn_floats import can_pack
@@ -77,6 +78,7 @@ class TargetModel:
     is_row_exact: it runs by kernels that are made for this on a GPU, too. taps: record its features for draft heads.
     fixed_rows: captured forwards have at least so many tokens.
     ranks: the processes without which it cannot run, if it is divided. shared: what heads may call.
+    tower: what makes rows of pictures; None where it takes none, for the reason that `blindness` gives, a clause.
     """
 
     def __init__(
@@ -108,6 +110,8 @@ class TargetModel:
         self.taps: list[FeatureTap] = []
         self.fixed_rows = FIXED_ROWS
         self.ranks: tuple[int, ...] = ()
+        self.tower: Tower | None = None
+        self.blindness: str | None = "its tower was not loaded"
         self._model, self.shared = model, SharedParts(model)
         self._new_stopwatch = stopwatch_on(self.device)
         self._preparation = prepared = Preparation(model, serves_experts=is_on_cpu and capture is None)
@@ -175,7 +179,10 @@ class TargetModel:
             except ConfigError as error:
                 raise ConfigError(f"{failure}: {error}") from error
             capture = capture_on(model.device) if config.graphs else None
-            return cls(model.eval(), config, progress, capture, packed)
+            target = cls(model.eval(), config, progress, capture, packed)
+        progress("Loading what sees pictures", 0.95)
+        target._see_with(*load_tower(folder, config, model, target.threads.chosen))
+        return target
 
     @classmethod
     def from_model(cls, model: PreTrainedModel, config: EngineConfig, capture: Capture | None = None) -> TargetModel:
@@ -183,6 +190,13 @@ class TargetModel:
         name = str(model.dtype).removeprefix("torch.")
         attention = resolve_attention(config.attention, model.device.type, name)
         return cls(model.eval(), replace(config, attention=attention), silent, capture)
+
+    def _see_with(self, tower: Tower | None, blindness: str | None) -> None:
+        self.tower, self.blindness = tower, blindness
+        if tower is not None:
+            self._stay_with_these_threads()  # which the tower has beside it, since libraries keep one number for both
+            self.num_bytes += tower.num_bytes
+            self.fingerprint = fingerprint(self.device, self.fingerprint, tower.identity)
 
     @property
     def replaced(self) -> Report:
@@ -213,7 +227,7 @@ class TargetModel:
         return all(torch.equal(logits_RV, logits[0]) for logits_RV in logits)
 
     def _stay_with_these_threads(self) -> None:
-        """Fix the number of threads and add it to the fingerprint: replies depend on it on this processor."""
+        """Fix the number of threads and add it to the fingerprint: replies may depend on it on this processor."""
         count = self.threads.chosen
         self.threads = ThreadChoice([count], count)
         self.fingerprint = fingerprint(self.device, self.fingerprint, count)
@@ -296,7 +310,7 @@ class TargetModel:
 
     def _run_on_device(self, batch: StepBatch) -> torch.Tensor:
         """The same, compiled if it is."""
-        if not self._static.is_compiled or batch.num_tokens < LEAST_ROWS:
+        if not self._static.is_compiled or batch.num_tokens < LEAST_ROWS or batch.embedded:
             return self._run(batch)
         step: StepTensors = self._seam.backend.prepare(batch)
         return self._static.run(step)[: len(batch.logit_rows_R)].float().contiguous()

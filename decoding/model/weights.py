@@ -20,6 +20,7 @@ from decoding.model.refusal import sentence
 # Where the weights of a text model lie in the files of one that wraps it, today's way and earlier ones.
 OF_WRAPPERS = {
     r"^model\.language_model\.": "model.",
+    r"^model\.text_model\.": "model.",
     r"^language_model\.model\.": "model.",
     r"^language_model\.lm_head\.": "lm_head.",
 }

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.picture import tokens_before_pictures
 from decoding.kernels.numba_kernel import kernel
 
 LONGEST_NGRAM = 5
@@ -96,6 +97,7 @@ class ContextIndex:
         position, suffix_len, consensus = find_match(self.arrays, tokens, tokens[-MAX_SUFFIX:])
         chain = np.empty(max_chain if position >= 0 else 0, np.int32)
         copy_continuation(tokens, position, chain)
+        chain = tokens_before_pictures(chain)
         by_lengths, by_occurrences = bool(consensus & BY_LENGTHS), bool(consensus & BY_OCCURRENCES)
         return ContextMatch(chain, suffix_len, by_lengths, by_occurrences)
 

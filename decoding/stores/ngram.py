@@ -88,15 +88,16 @@ class NgramStore(SuccessorTable):
 
 @kernel(forceinline=True, borrows=True)
 def path_context(tokens: IntArray, node_tokens: IntArray, parents: IntArray, node: int, context: IntArray) -> None:
-    """Write the last tokens of the path to `node` into `context`, oldest first, -1 before the sequence's start."""
+    """Write the last tokens of the path to `node` into `context`, oldest first, -1 before the sequence's start and
+    for what is no token."""
     slot = len(context) - 1
     while node > 0 and slot >= 0:
-        context[slot] = node_tokens[node]
+        context[slot] = max(node_tokens[node], NO_TOKEN)
         node = parents[node]
         slot -= 1
     last = len(tokens) - 1 - slot
     while slot >= 0:
-        context[slot] = tokens[last + slot] if last + slot >= 0 else NO_TOKEN
+        context[slot] = max(tokens[last + slot], NO_TOKEN) if last + slot >= 0 else NO_TOKEN
         slot -= 1
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
+from decoding.core.picture import Picture
 from decoding.core.pooling import Pooling
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
@@ -21,9 +22,9 @@ class Submit(msgspec.Struct, kw_only=True, frozen=True):
     """Run a request.
 
     prediction holds the token ids of the text that the caller expects the reply to be. resumed holds the tokens of the
-    reply that a worker gave before it died; the reply goes on after them. call_id names the HTTP call. weight is the
-    tenant's against others; a request of lower priority goes first. pooling asks for the prompt's embedding
-    instead of a reply.
+    reply that a worker gave before it died; the reply goes on after them. pictures are the prompt's. call_id names the
+    HTTP call. weight is the tenant's against others; a request of lower priority goes first. pooling asks for the
+    prompt's embedding instead of a reply.
     """
 
     request_id: str
@@ -39,6 +40,7 @@ class Submit(msgspec.Struct, kw_only=True, frozen=True):
     pooling: Pooling | None = None
     prediction: list[int] = []
     resumed: list[int] = []
+    pictures: list[Picture] = []
 
 
 class Choice(msgspec.Struct, frozen=True, array_like=True):
@@ -53,11 +55,12 @@ class Choice(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Shared(msgspec.Struct, kw_only=True, frozen=True):
-    """What the requests of a call have in common. predictions: of the prompt in the same place. The rest is of
-    `Submit`; each choice has its own length and seed."""
+    """What the requests of a call have in common. predictions, pictures: of the prompt in the same place. The
+    rest is of `Submit`; each choice has its own length and seed."""
 
     prompts: list[list[int]]
     predictions: list[list[int]]
+    pictures: list[list[Picture]]
     sampling: SamplingParams
     speculation: SpeculationParams
     cache_salt: str
@@ -90,6 +93,7 @@ def call_of(requests: Sequence[Submit]) -> Call:
     shared = Shared(
         prompts=[each.prompt for each in prompts.values()],
         predictions=[each.prediction for each in prompts.values()],
+        pictures=[each.pictures for each in prompts.values()],
         sampling=first.sampling,
         speculation=first.speculation,
         cache_salt=first.cache_salt,
@@ -124,6 +128,7 @@ def request_of_call(call: Call, shared: Shared, choice: Choice) -> Submit:
         priority=shared.priority,
         pooling=shared.pooling,
         prediction=shared.predictions[choice.prompt],
+        pictures=shared.pictures[choice.prompt],
         resumed=choice.resumed,
     )
 

@@ -96,6 +96,7 @@ class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     identity: str  # of the model, the same on every machine
     state_bytes: int = 0
     kv_dtype: str = ""  # of keys and values in the cache
+    blindness: str | None = "it reads text alone"  # why it takes no pictures, a clause; None where it does
     embedding_len: int = 0  # numbers of an embedding; 0 where this model gives none
     exact_rows: int = 0  # where is_exact is false: in steps of up to so many tokens they do not
 

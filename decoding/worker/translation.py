@@ -39,6 +39,7 @@ def request_of(submit: Submit, eos_token_ids: frozenset[int]) -> Request:
         pooling=submit.pooling,
         prediction=_token_ids("prediction", submit.prediction),
         resumed=_token_ids("resumed", submit.resumed),
+        pictures=tuple(submit.pictures),
     )
 
 
@@ -102,6 +103,7 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
         exact_rows=engine.exact_rows,
         load_seconds=engine.load_seconds,
         parameters=model.num_parameters,
+        blindness=model.blindness,
         fingerprint=model.fingerprint,
         identity=model.identity,
         embedding_len=engine.embedding_len,

@@ -21,6 +21,7 @@ from server.bench.figures import Figures
 from server.bench.late_prompt import LatePrompt, measure_late_prompt
 from server.bench.measured_server import MeasuredServer
 from server.bench.options import BenchOptions
+from server.bench.pictures import picture_url
 from server.bench.report import late_prompt_table, load_table, memory_table, turns_table
 
 WARM_UP_CLIENTS, WARM_UP_CONVERSATIONS, WARM_UP_TOKENS = 4, 8, 16
@@ -103,9 +104,17 @@ class Bench:
                 "remembers of them shows in its figures."
             )
         conversations = make_conversations(rows, count, options.turns, prefix)
+        if options.images:
+            return [self._with_pictures(conversation) for conversation in conversations]
         if options.endpoint != "token-ids":
             return conversations
         return [await self._as_token_ids(conversation) for conversation in conversations]
+
+    def _with_pictures(self, conversation: Conversation) -> Conversation:
+        """With pictures that no other conversation has."""
+        count, side = self._options.images, self._options.image_side
+        numbers = range(conversation.number * count, (conversation.number + 1) * count)
+        return replace(conversation, pictures=tuple(picture_url(number, side) for number in numbers))
 
     async def _as_token_ids(self, conversation: Conversation) -> Conversation:
         said: list[Message] = [*conversation.opening, {"content": conversation.turns[0]}]

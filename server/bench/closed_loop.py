@@ -68,8 +68,8 @@ class ClosedLoop:
     async def _converse(self, conversation: Conversation) -> None:
         """Run all turns, each with everything said before; a failed call ends the conversation."""
         messages = list(conversation.opening)
-        for turn, said in enumerate(conversation.turns, start=1):
-            messages.append({"role": "user", "content": said})
+        for turn in range(1, len(conversation.turns) + 1):
+            messages.append(conversation.message(turn))
             call = Call(conversation.number, turn)
             self.calls.append(call)
             body = body_of(messages, conversation.number, self._options)

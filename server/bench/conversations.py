@@ -23,12 +23,21 @@ Message = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """opening: messages before the first turn; turns: what the user says, turn by turn; token_ids: a completion's
-    prompt, where it is sent as token ids."""
+    prompt, where it is sent as token ids; pictures: data: URLs, which are shown before the first turn's text."""
 
     number: int
     opening: tuple[Message, ...]
     turns: tuple[str, ...]
     token_ids: tuple[int, ...] = ()
+    pictures: tuple[str, ...] = ()
+
+    def message(self, turn: int) -> Message:
+        """What the user says. turn: from 1."""
+        text = self.turns[turn - 1]
+        if turn > 1 or not self.pictures:
+            return {"role": "user", "content": text}
+        parts: list[Message] = [{"type": "image_url", "image_url": {"url": url}} for url in self.pictures]
+        return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
 
 
 def make_conversations(rows: Sequence[Conversation], count: int, turns: int, prefix: str) -> list[Conversation]:

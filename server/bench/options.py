@@ -23,8 +23,9 @@ soon as it has the last reply. Without --url it starts `gander serve` with the f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """urls: running servers; server_flags: where there are no urls, the flags of each server to start; late_prompt: how
-    many tokens the prompt has that arrives while streams run, or None."""
+    """urls: running servers; server_flags: where there are no urls, the flags of each server to start; images: of each
+    conversation, with image_side x image_side pixels; late_prompt: how many tokens the prompt has that arrives while
+    streams run, or None."""
 
     urls: tuple[str, ...]
     server_flags: tuple[tuple[str, ...], ...]
@@ -36,6 +37,8 @@ class BenchOptions:
     endpoint: str
     shared_prefix: int
     turns: int
+    images: int
+    image_side: int
     late_prompt: int | None
     max_tokens: int
     temperature: float
@@ -59,6 +62,8 @@ def parse(argv: Sequence[str]) -> BenchOptions:
         parser.error("--url measures running servers; flags of servers to start cannot be given with it")
     if chosen["turns"] > 1 and chosen["endpoint"] != "chat":
         parser.error("--turns makes conversations, which need --endpoint chat")
+    if chosen["images"] and chosen["endpoint"] != "chat":
+        parser.error("--images go into messages, which need --endpoint chat")
     chosen["clients"] = chosen["clients"] or (LATE_PROMPT_STREAMS if is_late else CLIENTS)
     chosen["max_tokens"] = chosen["max_tokens"] or (LATE_PROMPT_MAX_TOKENS if is_late else MAX_TOKENS)
     chosen["ignore_eos"] |= is_late  # streams should outlast the prompt
@@ -90,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--endpoint", choices=ENDPOINTS, default="chat", help=ENDPOINT_HELP)
     add("--shared-prefix", type=int, default=0, metavar="N", help="tokens that all prompts begin with")
     add("--turns", type=positive, default=1, metavar="N", help="turns of a conversation, each with the whole history")
+    add("--images", type=positive, default=0, metavar="N", help="pictures in each conversation's first message")
+    add("--image-side", type=positive, default=512, metavar="N", help="pixels of a picture's side (default 512)")
     add("--late-prompt", type=positive, metavar="N", help="tokens of a prompt that arrives while --clients streams run")
     add("--max-tokens", type=positive, help="most tokens of a reply (default 128, with --late-prompt 1000)")
     add("--temperature", type=float, default=0.0, help="default 0, which is greedy")

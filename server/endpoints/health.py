@@ -132,6 +132,7 @@ def _described(status: EngineStatus, model: Model, caller: Caller) -> dict[str, 
             "methods": engine.methods,
             "max_nodes": engine.max_nodes,
             "has_chat_template": model.chat_template is not None,
+            "input_modalities": model.input_modalities,
             "load_seconds": engine.load_seconds,
         }
         if not engine.is_exact:

@@ -51,6 +51,8 @@ def _card(model: Model, name: str, is_anthropic: bool) -> ModelCard:
         max_model_len=None if ready is None else ready.max_model_len,
         state=model.status.state,
     )
+    if (modalities := model.input_modalities) is not None:
+        card["input_modalities"] = modalities
     if ready is not None and ready.context_note is not None:
         card["model_context_len"], card["context_note"] = ready.model_context_len, ready.context_note
     if is_anthropic:

@@ -16,7 +16,10 @@ router = APIRouter(include_in_schema=False)
 
 FOLDER = Path(__file__).parents[1] / "web"
 SERVED_SUFFIXES = frozenset({".html", ".css", ".js", ".svg", ".md", ".txt"})
-POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+POLICY = (
+    "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "object-src 'none'"
+)
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",

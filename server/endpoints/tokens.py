@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from server.endpoints.openapi import error_replies
+from server.endpoints.rendered_prompt import render_prompt
 from server.http.body import takes
 from server.http.errors import require_at_most
 from server.prompts.chat_template import ChatTemplate, Conversation
@@ -35,9 +36,10 @@ async def tokenize(request: Request) -> Response:
     service = service_of(request)
     body = await service.read(request, TokenizeRequest)
     model = await service.require_model(request, body.model)
-    messages = None
+    messages: MarkedText | None = None
     if body.messages is not None:
-        messages = await service.render(*await service.work_on(request, lambda: _conversation(body, model)))
+        template, conversation = await service.work_on(request, lambda: _conversation(body, model))
+        messages, _ = await render_prompt(request, service, model, template, conversation)
     reply = await service.work_on(request, lambda: _tokenized(body, messages, model))
     return Response(reply, media_type="application/json")
 
@@ -63,7 +65,8 @@ def _tokenized(body: TokenizeRequest, messages: MarkedText | None, model: Served
 def _conversation(body: TokenizeRequest, model: ServedModel) -> tuple[ChatTemplate, Conversation]:
     template = require_template(model.chat_template, body.chat_template, model.settings)
     tools = [tool for tool in body.tools if not isinstance(tool, HostedTool)]
-    given = ChatInput(body.messages or (), tools, body.chat_template_kwargs)
+    sees = model.tokenizer.images is not None
+    given = ChatInput(body.messages or (), tools, body.chat_template_kwargs, sees)
     conversation = replace(
         conversation_of(given, template, model.tokenizer.special_tokens),
         add_generation_prompt=body.add_generation_prompt,

@@ -1,4 +1,5 @@
-"""What requests hold in the worker's memory while they wait and run: their tokens, lists, masks and counts.
+"""What requests hold in the worker's memory while they wait and run: their tokens, lists, pictures, masks
+and counts.
 
 An estimate from measurements, without the KV cache, which is set aside at the start.
 """
@@ -27,7 +28,9 @@ def default_limit() -> int:
 def call_bytes(requests: Sequence[Submit], vocab_size: int) -> int:
     """Bytes that the requests of one call hold together; they share their lists."""
     asked = requests[0].sampling
+    pictures = {id(each): each for request in requests for each in request.pictures}.values()
+    seen = sum(len(numbers.content) for each in pictures for numbers in each.inputs.values())
     tokens = sum(len(request.prompt) + len(request.prediction) for request in requests)
     own = REQUEST_BYTES + COUNTED_BYTES * (vocab_size if asked.has_penalties else 0)
     shared = 2 * len(asked.logit_bias) + sum(map(len, asked.bad_words)) + len(asked.allowed_token_ids or ())
-    return len(requests) * own + TOKEN_BYTES * tokens + ID_BYTES * shared
+    return len(requests) * own + TOKEN_BYTES * tokens + ID_BYTES * shared + seen

@@ -73,6 +73,7 @@ def plan_choices(
                 weight=sender.weight,
                 priority=body.priority,
                 prediction=expected,
+                pictures=list(prompt.pictures),
             )
             plans.append(
                 ChoicePlan(

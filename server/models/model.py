@@ -20,8 +20,9 @@ from server.models.log_names import LOGGED_MODEL
 from server.models.prompt_files import load_prompts
 from server.models.residency import Residency
 from server.prompts.chat_template import ChatTemplate
-from server.prompts.served_model import ServedModel
+from server.prompts.served_model import ServedModel, takes_pictures
 from server.prompts.tokenizer import Tokenizer
+from server.schemas.catalog import Modality
 from server.settings.live import QUEUE_LIMITS, taken_up
 
 Stage = Literal["absent", "queued", "running", "unloading", "draining"]
@@ -94,6 +95,13 @@ class Model:
         if status.state == "ready" and self.tokenizer is None:
             return replace(status, state="loading", sentence="loading the tokenizer")
         return status
+
+    @property
+    def input_modalities(self) -> list[Modality] | None:
+        """What prompts may have; None before it is loaded."""
+        if (engine := self.client.ready) is None:
+            return None
+        return ["text", "image"] if takes_pictures(engine, self.tokenizer) else ["text"]
 
     def subscribe(self, listener: OnStatus) -> None:
         """Call `listener` with every change of status from now on."""

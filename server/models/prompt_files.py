@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from decoding.errors import ConfigError, in_one_line
 from server.config import ServerSettings
 from server.prompts.chat_template import ChatTemplate, load_chat_template
+from server.prompts.images.processor import load_image_processor
 from server.prompts.jinja_template import TemplateRefusal
 from server.prompts.model_files import ModelFiles
 from server.prompts.tokenizer import Tokenizer, load_tokenizer
@@ -23,7 +25,9 @@ def load_prompts(settings: ServerSettings) -> tuple[ChatTemplate | None, Tokeniz
         template = load_chat_template(files, settings)
     try:
         with _refusing("tokenizer", settings):
-            return template, load_tokenizer(files, settings.trust_remote_code)
+            tokenizer = load_tokenizer(files, settings.trust_remote_code)
+            images = load_image_processor(files, settings.images, settings.trust_remote_code)
+            return template, replace(tokenizer, images=images)
     except ConfigError:
         if template is not None:
             template.close()

@@ -21,18 +21,21 @@ from server.prompts.model_files import ModelFiles
 from server.prompts.special_tokens import MarkedText, unused_mark
 from server.prompts.template_process import TemplateProcess
 from server.prompts.tokenizer_config import CONFIG_FILE, read_tokenizer_config, special_token_texts
+from server.schemas.messages import ImageUrl
 
 AUTOMATIC = ReplyFormats()
 LOG = logging.getLogger("gander.prompts")
 TEMPLATE_FILE = "chat_template.jinja"
 TOOL_TEMPLATE = "tool_use"  # the name of the template for tools, where a model has two
+IMAGE_PARTS = re.compile(r"""['"]image['"]""")
 NULL_CONTENT = re.compile(r"""content['"]?[\])]*\s*(?:is\s+(?:not\s+)?|[!=]=\s*)[nN]one\b""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
     """What a template renders. options: further names, from the client; mark: see `MarkedText`; wanted: texts that the
-    prompt must have: where the template drops one, it is tried with another form of the messages."""
+    prompt must have: where the template drops one, it is tried with another form of the messages; image_mark: what
+    stands in content for a picture, "" where content is text alone; images: these pictures, in order."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
@@ -41,6 +44,8 @@ class Conversation:
     options: Mapping[str, Any] = field(default_factory=dict)
     mark: str = ""
     wanted: Sequence[str] = ()
+    image_mark: str = ""
+    images: Sequence[ImageUrl] = ()
 
 
 class ChatTemplate:
@@ -87,6 +92,11 @@ class ChatTemplate:
         """Whether the template tells content that is null from content that is empty."""
         return NULL_CONTENT.search(self.text) is not None
 
+    @property
+    def takes_parts(self) -> bool:
+        """Whether the template reads content as a list of texts and pictures."""
+        return IMAGE_PARTS.search(self.text) is not None
+
     def replaced_by(self, source: str) -> ChatTemplate:
         """A client's template, with the model's special tokens."""
         return ChatTemplate({"default": source}, self._special_tokens, self.formats, is_clients=True)
@@ -96,7 +106,7 @@ class ChatTemplate:
         refuses the messages."""
         messages, end = conversation.messages, ""
         if conversation.continue_final_message:
-            end = unused_mark([messages, conversation.tools, conversation.options])
+            end = unused_mark([messages, conversation.tools, conversation.options, conversation.image_mark])
             messages = [*messages[:-1], _with_end(messages[-1], end)]
         name = TOOL_TEMPLATE if conversation.tools and TOOL_TEMPLATE in self._sources else "default"
         names: dict[str, Any] = {
@@ -108,7 +118,7 @@ class ChatTemplate:
             "add_generation_prompt": conversation.add_generation_prompt,
         }
         try:
-            text = await self._process.render(name, names, conversation.wanted)
+            text = await self._process.render(name, names, conversation.wanted, conversation.image_mark)
         except TemplateRefusal as refusal:
             at_fault = ("chat_template", "invalid_template") if self.is_clients else ("messages",)
             raise invalid(f"The chat template {refusal}.", *at_fault) from None

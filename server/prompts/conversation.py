@@ -15,8 +15,8 @@ from server.http.body import MAX_DEPTH, depth_of, has_more_parts
 from server.http.errors import invalid
 from server.prompts.chat_template import ChatTemplate, Conversation
 from server.prompts.message_forms import REASONING, CallArguments
-from server.prompts.special_tokens import SpecialTokens
-from server.schemas.messages import ChatMessage
+from server.prompts.special_tokens import SpecialTokens, unused_mark
+from server.schemas.messages import ChatMessage, ImagePart, ImageUrl, Part, TextPart, text_of
 from server.schemas.tools import Tool
 
 MAX_ARGUMENTS = 65536  # objects, lists and members in the arguments of a conversation's calls
@@ -43,11 +43,19 @@ def require_template(template: ChatTemplate | None, requested: str | None, setti
 
 @dataclass(frozen=True, slots=True)
 class ChatInput:
-    """What a client wants rendered. options: further names for the template."""
+    """What a client wants rendered. options: further names for the template; sees: whether the model takes pictures."""
 
     messages: Sequence[ChatMessage]
     tools: Sequence[Tool]
     options: Mapping[str, Any]
+    sees: bool = False
+
+    @property
+    def images(self) -> list[ImageUrl]:
+        """All pictures, in order."""
+        contents = (message.content for message in self.messages)
+        parts = (part for content in contents if isinstance(content, list) for part in content)
+        return [part.image_url for part in parts if isinstance(part, ImagePart)]
 
 
 def conversation_of(given: ChatInput, template: ChatTemplate, special_tokens: SpecialTokens) -> Conversation:
@@ -62,9 +70,12 @@ def conversation_of(given: ChatInput, template: ChatTemplate, special_tokens: Sp
     if has_more_parts("\n".join(arguments).encode("utf-8", "surrogatepass"), MAX_ARGUMENTS):
         message = f"The arguments of all tool calls have more than {MAX_ARGUMENTS} objects, lists and members."
         raise invalid(message, "messages", "above_limit")
-    messages = [_message(message, template) for message in given.messages]
+    images = given.images
+    texts = [text_of(message.content) for message in given.messages]
+    image_mark = unused_mark([texts, given.options]) if images or (given.sees and template.takes_parts) else ""
+    messages = [_message(message, template, image_mark) for message in given.messages]
     described = [_described(tool) for tool in given.tools if tool.is_shown]
-    mark = special_tokens.mark_for([messages, described, given.options])
+    mark = special_tokens.mark_for([messages, described, given.options, image_mark])
     shown: list[dict[str, Any]] = special_tokens.broken_up(messages, mark)
     described = special_tokens.broken_up(described, mark)
     wanted = []
@@ -72,7 +83,8 @@ def conversation_of(given: ChatInput, template: ChatTemplate, special_tokens: Sp
         _add_texts(shown, special_tokens.broken_up(arguments, mark))
     else:
         shown = [_written_out(message) for message in shown]
-        wanted += [message["content"].strip() for message in shown if message["role"] == "tool"][-1:]
+        results = [message["content"].strip() for message in shown if message["role"] == "tool"]
+        wanted += [result for result in results if not image_mark or image_mark not in result][-1:]
     if described and not template.knows("tools"):
         lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in described)
         introduction = TOOL_INTRODUCTION.format(tools=lines)
@@ -83,12 +95,14 @@ def conversation_of(given: ChatInput, template: ChatTemplate, special_tokens: Sp
         described = []
         wanted.append(TOOLS_BEGIN)
     options = special_tokens.broken_up(dict(given.options), mark)
-    return Conversation(messages=shown, tools=described, options=options, mark=mark, wanted=wanted)
+    return Conversation(
+        messages=shown, tools=described, options=options, mark=mark, wanted=wanted, image_mark=image_mark, images=images
+    )
 
 
-def _message(message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
+def _message(message: ChatMessage, template: ChatTemplate, image_mark: str) -> dict[str, Any]:
     role = "system" if message.role == "developer" and not template.knows("developer") else message.role
-    content = message.content or message.refusal or ""
+    content = _shown(message.content, image_mark) or message.refusal or ""
     is_null = not content and message.tool_calls and template.asks_for_null
     shown: dict[str, Any] = {"role": role, "content": None if is_null else content}
     if message.name is not None:
@@ -107,6 +121,13 @@ def _message(message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
             for call, function in zip(message.tool_calls, functions, strict=True)
         ]
     return shown
+
+
+def _shown(content: str | list[Part] | None, image_mark: str) -> str:
+    """The content's text, with the mark where it has pictures."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.text if isinstance(part, TextPart) else image_mark for part in content)
 
 
 def _written_out(message: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from decoding.core.picture import Picture
 from server.http.errors import invalid
 from server.prompts.served_model import ServedModel
 from server.prompts.special_tokens import MarkedText
@@ -30,13 +31,14 @@ class EncodedPrompt:
     """text: the text that the client sent, or that of the token ids it sent.
 
     shows_special_tokens: whether special tokens have their names in the text; num_added: tokens at the beginning that
-    the text does not have, because the tokenizer added them.
+    the text does not have, because the tokenizer added them; pictures: in order.
     """
 
     token_ids: list[int]
     text: str
     shows_special_tokens: bool = False
     num_added: int = 0
+    pictures: Sequence[Picture] = ()
 
 
 @dataclass(frozen=True, slots=True)

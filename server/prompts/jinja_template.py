@@ -16,7 +16,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from server.prompts.message_forms import forms_of
+from server.prompts.message_forms import forms_of, in_parts
 
 
 class TemplateRefusal(Exception):
@@ -66,13 +66,15 @@ def compiled(source: str) -> Template:
         raise TemplateRefusal(f"cannot be read: {error}") from None
 
 
-def rendered(template: Template, names: Mapping[str, Any], wanted: Sequence[str] = ()) -> str:
+def rendered(template: Template, names: Mapping[str, Any], wanted: Sequence[str] = (), image_mark: str = "") -> str:
     """The prompt's text, of the first form of the messages that the template takes and whose text has all that is
-    `wanted`; where no form's has, the messages' own. Raises TemplateRefusal with what the template says of these."""
+    `wanted`; where no form's has, the messages' own. image_mark: see `Conversation`. Raises TemplateRefusal with what
+    the template says of these."""
     as_they_are: str | TemplateRefusal | None = None
     for messages in forms_of(names["messages"]):
         try:
-            text = _rendered(template, {**names, "messages": messages})
+            shown = in_parts(messages, image_mark) if image_mark else messages
+            text = _rendered(template, {**names, "messages": shown})
         except TemplateRefusal as refusal:
             as_they_are = as_they_are or refusal
             continue

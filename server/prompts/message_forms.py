@@ -47,6 +47,20 @@ def forms_of(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
         yield together
 
 
+def in_parts(messages: Sequence[Message], mark: str) -> list[Message]:
+    """The messages with their content as lists of texts and pictures, as templates of models that see have it. mark:
+    stands in the content for a picture."""
+    return [message | {"content": _parts(message["content"] or "", mark)} for message in messages]
+
+
+def _parts(content: str, mark: str) -> list[Message]:
+    parts: list[Message] = []
+    for number, text in enumerate(content.split(mark)):
+        parts += [{"type": "image"}] if number else []
+        parts += [{"type": "text", "text": text}] if text else []
+    return parts or [{"type": "text", "text": ""}]
+
+
 def _with_text_arguments(messages: Sequence[Message]) -> list[Message]:
     """The arguments of calls as text only."""
     return [_with_text_of(message) if "tool_calls" in message else message for message in messages]

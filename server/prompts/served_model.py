@@ -10,6 +10,11 @@ from server.prompts.chat_template import ChatTemplate
 from server.prompts.tokenizer import Tokenizer
 
 
+def takes_pictures(engine: Ready, tokenizer: Tokenizer | None) -> bool:
+    """Whether prompts of a model may have pictures. tokenizer: None where it is not loaded yet."""
+    return engine.blindness is None and tokenizer is not None and tokenizer.images is not None
+
+
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """name: what the client calls it; engine: what the worker reported when it was ready; settings: this model's;
@@ -21,6 +26,10 @@ class ServedModel:
     engine: Ready
     settings: ServerSettings
     waited: float = 0.0
+
+    @property
+    def takes_pictures(self) -> bool:
+        return takes_pictures(self.engine, self.tokenizer)
 
     @property
     def most_characters(self) -> int:

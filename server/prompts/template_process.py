@@ -52,7 +52,9 @@ class TemplateProcess:
             self.close()
             self._child = _Child.compiling(self._sources)
 
-    async def render(self, name: str, names: Mapping[str, Any], wanted: Sequence[str] = ()) -> str:
+    async def render(
+        self, name: str, names: Mapping[str, Any], wanted: Sequence[str] = (), image_mark: str = ""
+    ) -> str:
         """The prompt's text, see `rendered`. Raises TemplateRefusal."""
         async with self._turn:
             if self._child is None or not self._child.is_alive:
@@ -61,7 +63,7 @@ class TemplateProcess:
             assert child is not None
             try:
                 async with asyncio.timeout(PATIENCE):
-                    return await _ask(child.channel, pickle.dumps((name, names, wanted)))
+                    return await _ask(child.channel, pickle.dumps((name, names, wanted, image_mark)))
             except (EOFError, OSError) as error:  # a TimeoutError is one
                 raise TemplateRefusal(await asyncio.to_thread(child.cause_of_death, error)) from None
             except asyncio.CancelledError:
@@ -174,8 +176,8 @@ def _serve(channel: socket.socket) -> None:
         return ""
 
     def render(question: bytes) -> str:
-        name, names, wanted = pickle.loads(question)
-        text = rendered(templates[name], names, wanted)
+        name, names, wanted, image_mark = pickle.loads(question)
+        text = rendered(templates[name], names, wanted, image_mark)
         most = max(MAX_CHARS, len(question) * BYTES_PER_ASKED // 4)
         if len(text) > most:
             raise TemplateRefusal(f"writes more than {most} characters")

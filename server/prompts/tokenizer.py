@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from decoding.errors import ConfigError
+from server.prompts.images.processor import ImageProcessor
 from server.prompts.model_check import is_offline
 from server.prompts.model_files import ModelFiles
 from server.prompts.special_tokens import SpecialTokens
@@ -34,7 +35,7 @@ class Tokenizer:
     encode_with: takes text, add_special_tokens and parse_special, see `encode`; longest_token: the most characters that
     one token stands for; marks: the ids by name of the tokens that llguidance takes for no text, whatever they spell:
     special ones, and added ones in angle brackets. class_name: of the library's class that reads its files; named:
-    the texts of special tokens by their names, such as eos_token.
+    the texts of special tokens by their names, such as eos_token; images: of a model that sees.
     """
 
     encode_with: Callable[[str, bool, bool], list[int]]
@@ -47,6 +48,7 @@ class Tokenizer:
     marks: Mapping[str, int] = field(default_factory=dict)
     class_name: str = USUAL_CLASS
     named: Mapping[str, str] = field(default_factory=dict)
+    images: ImageProcessor | None = None
 
     @property
     def has_byte_tokens(self) -> bool:

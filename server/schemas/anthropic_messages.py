@@ -13,13 +13,14 @@ from server.schemas.structured import JsonObject
 Role = Literal["user", "assistant", "system"]
 NEEDS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
+    "image": ("source",),
     "thinking": ("thinking",),
     "redacted_thinking": (),
     "tool_use": ("id", "name", "input"),
     "tool_result": ("tool_use_id",),
 }
 BLOCKS_OF: dict[str, frozenset[str]] = {
-    "user": frozenset({"text", "tool_result"}),
+    "user": frozenset({"text", "image", "tool_result"}),
     "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
     "system": frozenset({"text"}),
 }
@@ -37,18 +38,32 @@ def require_fields(block: T, *names: str) -> T:
     return block
 
 
+class ImageSource(WireModel):
+    """base64: media_type and data, a file; url: as of `ImageUrl`."""
+
+    type: Literal["base64", "url"]
+    media_type: str = Field(default="image/png", max_length=64)
+    data: str = ""
+    url: str = ""
+
+    @property
+    def data_url(self) -> str:
+        return self.url if self.type == "url" else f"data:{self.media_type};base64,{self.data}"
+
+
 class ResultPart(WireModel):
-    """A part of a tool's result: text, or the name of a tool that the client has searched for."""
+    """A part of a tool's result: text, a picture, or the name of a tool that the client has searched for."""
 
     lenient: ClassVar[frozenset[str]] = frozenset({"cache_control", "citations"})
 
-    type: Literal["text", "tool_reference"]
+    type: Literal["text", "image", "tool_reference"]
     text: str | None = None
+    source: ImageSource | None = None
     tool_name: str | None = Field(default=None, min_length=1, max_length=256)
 
     @model_validator(mode="after")
     def _require_what_the_type_needs(self) -> ResultPart:
-        return require_fields(self, "text" if self.type == "text" else "tool_name")
+        return require_fields(self, {"text": "text", "image": "source", "tool_reference": "tool_name"}[self.type])
 
 
 def _read_result(value: Any) -> Any:
@@ -56,22 +71,24 @@ def _read_result(value: Any) -> Any:
         return [{"type": "text", "text": value}]
     for part in value if isinstance(value, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
-        if isinstance(kind, str) and kind not in ("text", "tool_reference"):
+        if isinstance(kind, str) and kind not in ("text", "image", "tool_reference"):
             message = (
-                f"This server reads text only: a tool's result is text or tool_reference, not {shortened(kind, 40)}."
+                f"This server reads text and pictures: a tool's result is text, image or tool_reference, not "
+                f"{shortened(kind, 40)}."
             )
             raise refusal("unsupported_content", message)
     return value
 
 
 class ContentBlock(WireModel):
-    """One block of a message: text, reasoning, a tool call or its result. Images and documents are refused."""
+    """One block of a message: text, a picture, reasoning, a tool call or its result. Documents are refused."""
 
     lenient: ClassVar[frozenset[str]] = frozenset({"citations", "data"})
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"caller": HIDDEN_CALLERS, "toolset_name": ()}
 
-    type: Literal["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]
+    type: Literal["text", "image", "thinking", "redacted_thinking", "tool_use", "tool_result"]
     text: str | None = None
+    source: ImageSource | None = None
     thinking: str | None = None
     signature: str = Field(default="", description="Of a thought whose text was omitted: what this server gave")
     id: str | None = Field(default=None, min_length=1, max_length=256)
@@ -97,7 +114,9 @@ def _read_blocks(value: Any) -> Any:
     for block in value:
         kind = block.get("type") if isinstance(block, dict) else None
         if isinstance(kind, str) and kind not in NEEDS:
-            message = f"This server reads text only: blocks are {', '.join(NEEDS)}, not {shortened(kind, MAX_PARAM)}."
+            message = (
+                f"This server reads text and pictures: blocks are {', '.join(NEEDS)}, not {shortened(kind, MAX_PARAM)}."
+            )
             raise refusal("unsupported_content", message)
     return value
 

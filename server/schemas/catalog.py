@@ -20,11 +20,13 @@ from server.schemas.messages import ChatMessage, check_template_options
 from server.schemas.tools import ChatTool
 
 State = Literal["absent", "loading", "ready", "silent", "restarting", "draining", "unloading", "failed"]
+Modality = Literal["text", "image"]
 
 
 class ModelCard(TypedDict):
     """root: the model's own name; max_model_len: the longest prompt plus reply that is served, in tokens, null before
-    the model is loaded; state: absent is one that its first request loads.
+    the model is loaded; state: absent is one that its first request loads; input_modalities: what prompts may have,
+    once the model is loaded.
 
     model_context_len: what the model itself supports, with context_note, the reason; both only where that is more.
     type, display_name, created_at, max_input_tokens: for Anthropic's clients alone.
@@ -38,6 +40,7 @@ class ModelCard(TypedDict):
     parent: None
     max_model_len: int | None
     state: State
+    input_modalities: NotRequired[list[Modality]]
     model_context_len: NotRequired[int]
     context_note: NotRequired[str]
     type: NotRequired[Literal["model"]]
@@ -169,7 +172,7 @@ class EngineCard(TypedDict):
     served_name: what clients call the model; weights: int8, int4, or the dtype; has_chat_template: whether it can chat;
     kv_slots: tokens that the KV cache holds; max_running: most requests that run at the same time; max_batch_rows: most
     tokens of one forward; expected_bytes: the worker's memory once the cache is full, without sessions;
-    model_context_len, context_note: as in ModelCard.
+    model_context_len, context_note, input_modalities: as in ModelCard.
     """
 
     model: str
@@ -190,6 +193,7 @@ class EngineCard(TypedDict):
     methods: list[str]
     max_nodes: int
     has_chat_template: bool
+    input_modalities: list[Modality]
     load_seconds: float
 
 

@@ -71,7 +71,8 @@ def read_text(value: Any) -> Any:
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             raise refusal("invalid_type", "content must be a string or a list of parts of type text.")
         if part["type"] not in TEXT_TYPES:
-            raise refusal("unsupported_content", "This server reads text only: content parts must be of type text.")
+            message = "Content parts must be of type text, or of image_url in a message to a model that sees."
+            raise refusal("unsupported_content", message)
         name = "refusal" if part["type"] == "refusal" else "text"
         if not isinstance(part.get(name), str):
             raise refusal("invalid_type", f"A content part of type {name} must have a {name}.")

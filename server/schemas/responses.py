@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, FailFast, Field, model_validator
 
 from server.http.errors import MAX_PARAM, shortened
 from server.schemas.base import OrText, WireModel, refusal
-from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Text
-from server.schemas.messages import Role
+from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest
+from server.schemas.messages import Content, Role
 from server.schemas.response_tools import MOST_OFFERED, OfferedTools, ResponseTool
 from server.schemas.structured import JsonObject
 from server.schemas.tools import ToolChoice, ToolChoiceField, check_tools
@@ -28,7 +28,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 class InputItem(WireModel):
-    """One item of `input`: a message, a tool call, a call's output, or earlier reasoning. All are text.
+    """One item of `input`: a message, a tool call, a call's output, or earlier reasoning.
 
     Lenient are fields that clients send back of replies; id has a meaning in lists of items only."""
 
@@ -45,13 +45,13 @@ class InputItem(WireModel):
     ] = "message"
     id: str | None = Field(default=None, max_length=256)
     role: Role | None = None
-    content: Text | None = None
+    content: Content | None = None
     call_id: str | None = Field(default=None, min_length=1, max_length=256)
     name: str | None = Field(default=None, min_length=1, max_length=128)
     namespace: str | None = Field(default=None, min_length=1, max_length=127)
     arguments: str | None = None
     input: str | None = None
-    output: Text | None = None
+    output: Content | None = None
     encrypted_content: str | None = Field(default=None, description="A thought, as an earlier response gave it")
 
     @model_validator(mode="after")

@@ -129,6 +129,14 @@ class EngineSettings(BaseModel):
         ge=SMALLEST_CACHE,
         description="Most bytes of the files in --prefix-dir; above, the least recently used ones are deleted",
     )
+    images: bool = Field(
+        default=ENGINE.images, description="Load the tower of a model that sees, so that requests may have pictures"
+    )
+    image_bytes: int = Field(
+        default=ENGINE.image_bytes,
+        ge=SMALLEST_CACHE,
+        description="Most bytes of what the tower made of pictures that is kept for later requests",
+    )
     max_nodes: int = Field(default=ENGINE.max_nodes, ge=0, description="Largest draft tree a request may ask for")
     session_bytes: int = Field(
         default=ENGINE.session_bytes, ge=0, description="Most bytes each store of one session may take"

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from decoding.core.sampling_params import MAX_LOGPROBS
+from server.http.heads.faults import as_compared
 from server.http.notices import UnknownFields
 from server.parsing.reply_format import families
 
+HOST_PATTERN = re.compile(r"\*|(\*\.)?[0-9A-Za-z._-]+")
+MOST_PIXELS = 178_956_970  # that Pillow opens without an error
+
 
 class RequestSettings(BaseModel):
+    max_images: int = Field(default=16, ge=1, description="Most pictures of one request")
+    max_image_bytes: int = Field(default=20 * 2**20, ge=1024, description="Largest file of a picture, in bytes")
+    max_image_pixels: int = Field(
+        default=25_000_000, ge=1024, le=MOST_PIXELS, description="Most pixels of a picture, width x height"
+    )
+    image_urls: str | None = Field(
+        default=None,
+        description="Hosts, separated by commas, from which pictures are fetched by http(s), such as *.example.com; * "
+        "for all. None has a private address. By default no picture is fetched",
+    )
     max_choices: int = Field(default=128, ge=1, description="Largest n of one request")
     max_prompts: int = Field(default=256, ge=1, description="Most prompts of one request")
     max_stop_strings: int = Field(default=16, ge=0, description="Most stop strings of one request")
@@ -72,6 +87,20 @@ class RequestSettings(BaseModel):
         description="warn: drop a body's unknown field and name it in X-Gander-Notice and once in the log; error: "
         "answer 400; ignore: drop it without a word",
     )
+
+    @field_validator("image_urls")
+    @classmethod
+    def _check_hosts(cls, hosts: str | None) -> str | None:
+        for name in () if hosts is None else hosts.split(","):
+            if not HOST_PATTERN.fullmatch(name.strip()):
+                text = f"'{name.strip()}' is no host's name: names have neither a scheme nor a port; * stands for all."
+                raise PydanticCustomError("hosts", "{text}", {"text": text})
+        return hosts
+
+    @property
+    def image_hosts(self) -> tuple[str, ...]:
+        """The names of `image_urls` as they are compared, in which * stands for anything."""
+        return tuple(as_compared(name.strip()) for name in (self.image_urls or "").split(",") if name.strip())
 
     @field_validator("tool_parser", "reasoning_parser")
     @classmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.picture import tokens_before_pictures
 from decoding.core.tree import DraftTree, Source, chain
 from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import FixedBudgetDrafter
@@ -23,10 +24,10 @@ class LookupDrafter(FixedBudgetDrafter):
     """
 
     def propose(self, budget: DraftBudget) -> DraftTree:
-        tokens, budget = self._request.tokens, budget.within(self._request.speculation.max_depth)
+        tokens, budget = self._request.keys, budget.within(self._request.speculation.max_depth)
         length = min(budget.max_nodes, budget.max_depth)
         start = find_continuation(tokens, _MAX_NGRAM)
-        copied = tokens[start : start + length] if start > 0 else tokens[:0]
+        copied = tokens_before_pictures(tokens[start : start + length]) if start > 0 else tokens[:0]
         return chain(int(tokens[-1]), copied, Source.CONTEXT)
 
 

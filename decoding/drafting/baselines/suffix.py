@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.picture import end_of_pictures
 from decoding.core.ranking import ranked
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
@@ -53,7 +54,7 @@ class SuffixDrafter(FixedBudgetDrafter):
         self._replies = session.replies
         self._own = SuffixIndex(_MOST_BYTES)
         self._own_last = self._reply_last = NOWHERE  # positions
-        self._num_indexed = 0
+        self._num_indexed = end_of_pictures(request.pictures)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         self._catch_up()

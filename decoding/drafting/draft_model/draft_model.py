@@ -130,6 +130,7 @@ def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | 
     weights = "auto" if gguf_paths(name, None, None) else config.weights  # a GGUF file is packed already
     own = replace(config, model=name, gguf_file=None, weights=weights, max_model_len=None, revision=None, threads=None)
     own = replace(own, exact=False, tensor_parallel_size=1)  # what it drafts may round as it likes; rank 0 has it whole
+    own = replace(own, images=False)  # drafts are of text alone
     model = TargetModel.load(own, progress)
     model.fixed_rows = 1
     if config.threads is not None:

@@ -224,5 +224,5 @@ def new_buffers(
     session, server = models
     levels = Levels(below(session, _TRIED, _LEARNING_RATE, _TRUST), session, server)
     law = draft_law(request.sampling, COUPLED)
-    own = _blank()._replace(tokens=request.buffer, stores=stores, levels=levels, law=law, sides=sides)
+    own = _blank()._replace(tokens=request.key_buffer, stores=stores, levels=levels, law=law, sides=sides)
     return Kept(LAYOUT, _write, own)

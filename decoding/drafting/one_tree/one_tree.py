@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from decoding.core.picture import end_of_pictures
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
@@ -69,7 +70,9 @@ class OneTree:
         models = sources.stores.acceptance_models(request.sampling.temperature > 0)
         catch_up(*models)
         self._buffers = new_buffers(request, self._sides, models, self._stores)
-        self._buffers.record.counts[NUM_KEPT] = max(0, len(request.prompt) - _PROMPT_END)
+        self._buffers.record.counts[NUM_KEPT] = max(
+            end_of_pictures(request.pictures), len(request.prompt) - _PROMPT_END
+        )
         self._hit_rate = self._buffers.record.levels.request.hit_rate
         self._at = self._buffers.address
         self._budget = NOTHING
@@ -124,7 +127,7 @@ class OneTree:
         return self._chance
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        self._ngrams.teach_prompt(self._request.tokens, start, top)
+        self._ngrams.teach_prompt(self._request.keys, start, top)
 
     def prepare(self, budget: DraftBudget) -> bool:
         """Whether its rounds promise more than the tree of the stores alone, which grows here and stands if they do
@@ -185,7 +188,7 @@ class OneTree:
         num_emitted = self._request.num_tokens - self._num_probed  # a stop may have cut the run
         learn_tree(self._at, verified[path[:num_emitted]], verdict.tokens[:num_emitted])
         if top is not None:
-            self._ngrams.teach_tree(self._request.tokens[: self._num_probed], tree, verdict, top)
+            self._ngrams.teach_tree(self._request.keys[: self._num_probed], tree, verdict, top)
 
     def finish(self) -> dict[str, int]:
         self._reserve(self._request.num_tokens)
@@ -240,7 +243,7 @@ class OneTree:
         other requests share, may have new arrays."""
         if num_tokens > self._room_until:
             self._room_until = min(num_tokens + _TOKENS_AHEAD, self._request.max_total)
-            self._index.reserve(self._request.buffer[: self._room_until])
+            self._index.reserve(self._request.key_buffer[: self._room_until])
         if Source.CONTEXT in self._families:
             self._replies.reserve(num_tokens - int(self._buffers.record.counts[NUM_KEPT]))
         kept = self._buffers.record.stores

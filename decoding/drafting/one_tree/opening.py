@@ -124,8 +124,8 @@ def _add_context(buffers: TreeBuffers, node: int, position: int, others: NDArray
     match = candidates.matches[node]
     if not _copy_goes_on(buffers, node, tokens):
         _find_copy(buffers, node, tokens)
-    if match[FOUND] >= 0:
-        _, token = _next(buffers, tokens, match[FOUND], match[IS_REPLY])
+    after, token = _next(buffers, tokens, match[FOUND], match[IS_REPLY]) if match[FOUND] >= 0 else (-1, NO_TOKEN)
+    if after >= 0:
         slot = _slot_of(candidates, buffers.scratch.variates, buffers.law, (node, position, token))
         is_reply, is_agreed, variate = match[IS_REPLY] == 1, match[IS_AGREED] == 1, buffers.scratch.variates[slot]
         candidates.classes[node, slot, CONTEXT] = copied_class(match[NUM_SHARED], is_reply, is_agreed, variate)
@@ -170,7 +170,8 @@ def _next(buffers: TreeBuffers, tokens: IntArray, position: int, is_reply: int) 
         replies = buffers.stores.replies
         after = next_position(replies, position)
         return (after, replies.tokens[place_of(replies, after)]) if after >= 0 else (-1, NO_TOKEN)
-    return (position + 1, tokens[position + 1]) if position + 1 < len(tokens) else (-1, NO_TOKEN)
+    is_token = position + 1 < len(tokens) and tokens[position + 1] >= 0
+    return (position + 1, tokens[position + 1]) if is_token else (-1, NO_TOKEN)
 
 
 @kernel(borrows=True)

@@ -117,13 +117,13 @@ class GraphRunner:
 
     def holds(self, batch: StepBatch) -> bool:
         """Whether the step fits a captured forward."""
-        return self._buffers.room.holds(batch, self._attention.share_out(batch))
+        return not batch.embedded and self._buffers.room.holds(batch, self._attention.share_out(batch))
 
     def launch(self, batch: StepBatch) -> Forward:
         """Replay the smallest bucket that holds the step; if none does, run the model."""
         assert batch.store is self._store, "a captured forward writes to the store it was captured with"
         work = self._attention.share_out(batch)
-        if not self._buffers.room.holds(batch, work):
+        if batch.embedded or not self._buffers.room.holds(batch, work):
             return self._model.launch(batch)
         self.on_replay(batch)
         num_rows = self._buckets[bisect_left(self._buckets, batch.num_tokens)]

@@ -120,12 +120,23 @@ class Stack:
         self._group = layers[0].spec.group
 
     def __call__(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor, use_cache: bool, logits_to_keep: torch.Tensor
+        self,
+        *,
+        position_ids: torch.Tensor,
+        use_cache: bool,
+        logits_to_keep: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
     ) -> Output:
-        """Argument names are those of transformers; int64 [1, M], [1, M] and [R]."""
-        if input_ids.numel() <= self._program.few_rows:
-            return Output(self._run_program(input_ids, position_ids, logits_to_keep))
-        hidden_1ME = self._modules.embedding(input_ids)
+        """Argument names are those of transformers; int64 [1, M] and [R], and either tokens, int64 [1, M], or their
+        embeddings [1, M, E]."""
+        if inputs_embeds is not None:
+            hidden_1ME = inputs_embeds
+        else:
+            assert input_ids is not None
+            if input_ids.numel() <= self._program.few_rows:
+                return Output(self._run_program(input_ids, position_ids, logits_to_keep))
+            hidden_1ME = self._modules.embedding(input_ids)
         tables = self._modules.rotary.forward(hidden_1ME, position_ids)
         for layer in self._modules.layers:
             hidden_1ME = layer(

@@ -6,6 +6,7 @@ from server.endpoints.chat.rendered_chat import RenderedChat, reading_of
 from server.generation.options import GenerationOptions
 from server.http.errors import invalid, require_at_most
 from server.prompts.encoding import EncodedPrompt, PromptReading, encode_rendered
+from server.prompts.images.placing import placed
 from server.prompts.served_model import ServedModel
 
 
@@ -18,6 +19,9 @@ def chat_options(chat: RenderedChat, model: ServedModel, id_prefix: str = "chatc
     token_ids = encode_rendered(model, chat.prompt, reading)
     if not token_ids:
         raise invalid("The messages make an empty prompt.", "messages", "empty_prompt")
+    if chat.images and reading.is_cut:
+        raise invalid("A prompt with pictures cannot be cut: leave this out.", "truncate_prompt_tokens")
+    pictures = placed(chat.images, token_ids, model.tokenizer.images)
     names = {"prompt": "messages"}
     if body.max_completion_tokens:
         names["max_tokens"] = "max_completion_tokens"
@@ -25,7 +29,7 @@ def chat_options(chat: RenderedChat, model: ServedModel, id_prefix: str = "chatc
         names["grammar"] = reply.constraint.param
     return GenerationOptions(
         id_prefix=id_prefix,
-        prompts=[EncodedPrompt(token_ids, chat.prompt.plain)],
+        prompts=[EncodedPrompt(token_ids, chat.prompt.plain, pictures=pictures)],
         max_tokens=body.max_completion_tokens or body.max_tokens,
         default_max_tokens=model.settings.default_max_tokens or model.settings.max_reply_tokens,
         num_choices=body.n,

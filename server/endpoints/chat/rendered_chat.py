@@ -8,13 +8,14 @@ from __future__ import annotations
 import secrets
 import string
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 
+from server.endpoints.rendered_prompt import render_prompt
 from server.grammars.chat_constraint import chat_constraint
 from server.grammars.constraint import Constraint
 from server.http.errors import invalid
@@ -24,6 +25,7 @@ from server.parsing.reply_parser import CallsWanted, ReplyParser
 from server.parsing.template_parser import TemplateParser
 from server.prompts.chat_template import ChatTemplate, Conversation
 from server.prompts.conversation import ChatInput, conversation_of, require_template
+from server.prompts.images.processor import ProcessedImage
 from server.prompts.served_model import ServedModel
 from server.prompts.special_tokens import MarkedText
 from server.schemas.chat import ChatRequest
@@ -36,11 +38,12 @@ USUAL = "medium"  # the default of reasoning_effort, which a template need not k
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """A chat's request and the prompt that the template makes of it."""
+    """A chat's request, the prompt that the template makes of it, and the pictures in it."""
 
     body: ChatRequest
     template: ChatTemplate
     prompt: MarkedText
+    images: Sequence[ProcessedImage] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +61,15 @@ async def render_chat(
     """Render the messages of the chat request that `make_body` makes of the body and of `more_bytes` that were stored.
     Raises ApiError for what the template or this server cannot do."""
     body, template, conversation = await service.work_on(request, lambda: _conversation(make_body(), model), more_bytes)
-    return RenderedChat(body, template, await service.render(template, conversation))
+    return RenderedChat(body, template, *await render_prompt(request, service, model, template, conversation))
 
 
 def _conversation(body: ChatRequest, model: ServedModel) -> tuple[ChatRequest, ChatTemplate, Conversation]:
     """The chat request, with the template that renders it and what that renders."""
     template = require_template(model.chat_template, body.chat_template, model.settings)
     may_think = bool(template.reply_format.thoughts or template.reply_format.template)
-    given = ChatInput(body.messages, body.callable_tools, _options(body, template, may_think))
+    options, sees = _options(body, template, may_think), model.tokenizer.images is not None
+    given = ChatInput(body.messages, body.callable_tools, options, sees)
     conversation = replace(
         conversation_of(given, template, model.tokenizer.special_tokens),
         add_generation_prompt=body.add_generation_prompt,

@@ -12,7 +12,16 @@ from server.schemas.anthropic import CountRequest, MessageTool
 from server.schemas.anthropic_messages import ContentBlock, ResultPart, Role
 from server.schemas.chat import ChatRequest
 from server.schemas.generation import SamplingRequest, StreamOptions
-from server.schemas.messages import MAX_CALLS, CalledFunction, ChatMessage, MessageToolCall
+from server.schemas.messages import (
+    MAX_CALLS,
+    CalledFunction,
+    ChatMessage,
+    ImagePart,
+    ImageUrl,
+    MessageToolCall,
+    TextPart,
+    text_of,
+)
 from server.schemas.structured import NamedSchema, ResponseFormat
 from server.schemas.tools import DeferredTool, FunctionDefinition, Tool
 
@@ -93,17 +102,32 @@ def _told(role: Role, blocks: Sequence[ContentBlock], tools: Mapping[str, Messag
     """Messages of a user or the system; each tool result becomes a message of its own, in the blocks' order."""
     if not blocks:
         yield ChatMessage(role=role, content="")
-    for is_text, group in groupby(blocks, key=lambda block: block.type == "text"):
-        if is_text:
-            yield ChatMessage(role=role, content=_text(list(group)))
+    for is_result, group in groupby(blocks, key=lambda block: block.type == "tool_result"):
+        if not is_result:
+            yield ChatMessage(role=role, content=_parts(list(group), {}))
             continue
         for block in group:
-            result = "\n".join(_lines(block.content, tools))
-            content = f"Error: {result}" if block.is_error else result
+            content = _parts(block.content, tools)
+            if block.is_error:
+                content = f"Error: {content}" if isinstance(content, str) else [TextPart(text="Error: "), *content]
             yield ChatMessage(role="tool", content=content, tool_call_id=block.tool_use_id)
 
 
-def _lines(parts: Sequence[ResultPart], tools: Mapping[str, MessageTool]) -> Iterator[str]:
+def _parts(
+    blocks: Sequence[ContentBlock | ResultPart], tools: Mapping[str, MessageTool]
+) -> str | list[TextPart | ImagePart]:
+    """Text, or texts and pictures in their order."""
+    parts: list[TextPart | ImagePart] = []
+    for is_image, group in groupby(blocks, key=lambda block: block.type == "image"):
+        if is_image:
+            sources = [block.source for block in group if block.source is not None]
+            parts += [ImagePart(image_url=ImageUrl(url=source.data_url)) for source in sources]
+        else:
+            parts.append(TextPart(text="\n".join(_lines(list(group), tools))))
+    return parts if any(isinstance(part, ImagePart) for part in parts) else text_of(parts)
+
+
+def _lines(parts: Sequence[ContentBlock | ResultPart], tools: Mapping[str, MessageTool]) -> Iterator[str]:
     """What a tool's result shows. Tools that it refers to are written as Claude Code says that they will be."""
     for is_text, group in groupby(parts, key=lambda part: part.type == "text"):
         if is_text:
@@ -111,6 +135,7 @@ def _lines(parts: Sequence[ResultPart], tools: Mapping[str, MessageTool]) -> Ite
             continue
         yield "<functions>"
         for part in group:
+            assert isinstance(part, ResultPart), part
             function = _tool(tools[part.tool_name or ""], is_deferred=True).function
             shown = {"description": function.description, "name": function.name, "parameters": function.parameters}
             yield f"<function>{json.dumps(shown, ensure_ascii=False)}</function>"

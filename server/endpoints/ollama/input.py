@@ -8,7 +8,14 @@ from typing import Any
 
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest
-from server.schemas.messages import CalledFunction, ChatMessage, MessageToolCall
+from server.schemas.messages import (
+    CalledFunction,
+    ChatMessage,
+    ImagePart,
+    ImageUrl,
+    MessageToolCall,
+    TextPart,
+)
 from server.schemas.ollama.requests import (
     GeneratingRequest,
     OllamaCall,
@@ -52,7 +59,7 @@ def chat_request(body: OllamaChatRequest) -> ChatRequest:
 def prompt_as_chat(body: OllamaGenerateRequest) -> ChatRequest:
     """Convert a prompt that the chat template shows, after the system's message if there is one."""
     system = [ChatMessage(role="system", content=body.system)] if body.system else []
-    messages = [*system, ChatMessage(role="user", content=body.prompt)]
+    messages = [*system, ChatMessage(role="user", content=_content(body.images, body.prompt))]
     return ChatRequest.model_construct(**_shared(body), **_of_chats(body), messages=messages)
 
 
@@ -113,9 +120,17 @@ def _messages(messages: list[OllamaMessage]) -> Iterator[ChatMessage]:
         calls = [_call(call, number) for number, call in enumerate(message.tool_calls, start=num_calls)]
         num_calls += len(calls)
         waiting += calls
+        content = _content(message.images, message.content)
         yield ChatMessage(
-            role=message.role, content=message.content, tool_calls=calls, reasoning_content=message.thinking or None
+            role=message.role, content=content, tool_calls=calls, reasoning_content=message.thinking or None
         )
+
+
+def _content(images: list[str], text: str) -> str | list[ImagePart | TextPart]:
+    """Pictures, then text, as Ollama shows them. images: files in base64."""
+    urls = (each if each.startswith("data:") else f"data:image/png;base64,{each}" for each in images)
+    parts = [ImagePart(image_url=ImageUrl(url=url)) for url in urls]
+    return [*parts, TextPart(text=text)] if parts else text
 
 
 def _call(call: OllamaCall, number: int) -> MessageToolCall:
@@ -135,4 +150,4 @@ def _result(message: OllamaMessage, waiting: list[MessageToolCall]) -> ChatMessa
     if answered is not None:
         waiting.remove(answered)
     call_id = message.tool_call_id or (answered.id if answered is not None else "call00000")
-    return ChatMessage(role="tool", content=message.content, name=name, tool_call_id=call_id)
+    return ChatMessage(role="tool", content=_content(message.images, message.content), name=name, tool_call_id=call_id)

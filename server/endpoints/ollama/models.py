@@ -168,6 +168,8 @@ def _capabilities(model: ServedModel) -> list[str]:
         found.append("tools")
         if template.reply_format.thoughts or template.reply_format.template:
             found.append("thinking")
+    if model.takes_pictures:
+        found.append("vision")
     if any(all(model.tokenizer.id_of(name) is not None for name in names) for names in FILL_IN_THE_MIDDLE):
         found.append("insert")
     return found

@@ -72,7 +72,7 @@ async def generate(request: Request) -> Response:
     """Answer or continue a prompt, as Ollama does."""
     began, service = time.monotonic_ns(), service_of(request)
     body = await service.read(request, OllamaGenerateRequest)
-    if not (body.prompt or body.suffix):
+    if not (body.prompt or body.suffix or body.images):
         return await _alone(request, body, began, {"response": ""})
     model, held = await require_model(request, service, body.model, body.keep_alive)
     _check(body, model)
@@ -85,7 +85,7 @@ async def generate(request: Request) -> Response:
 async def _generation(body: OllamaGenerateRequest, request: Request, model: ServedModel) -> GenerationCall:
     """The call of a prompt: through the chat template, where there is one and the request does not go without."""
     service, sender = service_of(request), sender_of(request, None)
-    is_shown = model.chat_template is not None or bool(body.system)
+    is_shown = model.chat_template is not None or bool(body.system or body.images)
     if is_shown and not (body.raw or body.suffix):
         chat = await render_chat(request, lambda: prompt_as_chat(body), service, model)
         return await service.work_on(request, lambda: prepare(chat.body, chat_options(chat, model), model, sender))

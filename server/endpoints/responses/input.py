@@ -10,7 +10,7 @@ from server.endpoints.thoughts import thought_in
 from server.http.errors import require_at_most
 from server.schemas.chat import ChatRequest
 from server.schemas.generation import SamplingRequest, StreamOptions
-from server.schemas.messages import MAX_CALLS, CalledFunction, ChatMessage, MessageToolCall
+from server.schemas.messages import MAX_CALLS, CalledFunction, ChatMessage, MessageToolCall, text_of
 from server.schemas.response_tools import CustomTool, FunctionTool, OfferedTool
 from server.schemas.responses import InputItem, ResponseRequest
 from server.schemas.structured import NamedSchema, ResponseFormat
@@ -101,7 +101,7 @@ def _messages(items: Sequence[InputItem]) -> list[ChatMessage]:
             case "reasoning":
                 if said is not None or calls:
                     end_turn()
-                thought = item.content or thought_in(item.encrypted_content or "")
+                thought = text_of(item.content) or thought_in(item.encrypted_content or "")
                 thoughts += [thought] if thought else []
             case "function_call" | "custom_tool_call":
                 calls.append(_call(item))

@@ -13,6 +13,7 @@ from server.generation.response_store import StoredResponse
 from server.http.auth import caller_of
 from server.http.errors import ApiError, invalid
 from server.schemas import response_replies
+from server.schemas.messages import Part, TextPart
 from server.schemas.response_replies import ResponseDeletion
 from server.schemas.responses import InputItem
 from server.service import service_of
@@ -81,11 +82,21 @@ def _shown(item: InputItem) -> dict[str, Any]:
     if item.type == "reasoning":
         parts = [] if item.content is None else [{"type": "reasoning_text", "text": item.content}]
         return shown | {"summary": [], "content": parts}
+    if isinstance(item.output, list):
+        return shown | {"output": [_shown_part(part) for part in item.output]}
+    if isinstance(item.content, list):
+        return shown | {"content": [_shown_part(part) for part in item.content]}
     if item.type == "message" and item.role == "assistant":
         return shown | {"content": [{"type": "output_text", "text": item.content, "annotations": [], "logprobs": []}]}
     if item.type == "message":
         return shown | {"content": [{"type": "input_text", "text": item.content}]}
     return shown
+
+
+def _shown_part(part: Part) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "input_text", "text": part.text}
+    return {"type": "input_image", "image_url": part.image_url.url, "detail": part.image_url.detail}
 
 
 def _require(response_id: str, request: Request) -> StoredResponse:

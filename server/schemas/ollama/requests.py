@@ -14,7 +14,6 @@ from server.schemas.structured import JsonObject
 from server.schemas.tools import Tool, ToolChoice, check_tools
 
 MAX_NAME = 512
-NO_IMAGES = "this server's models read text alone"
 EFFORTS = ("low", "medium", "high")
 
 
@@ -130,13 +129,12 @@ class OllamaCall(WireModel):
 
 
 class OllamaMessage(WireModel):
-    """tool_name, tool_call_id: which call a message of role tool answers; without them the first without an answer."""
-
-    refused: ClassVar[dict[str, tuple[Any, ...]]] = {"images": ([],)}
-    explained: ClassVar[dict[str, str]] = {"images": NO_IMAGES}
+    """images: files in base64, shown before the content. tool_name, tool_call_id: which call a message of role tool
+    answers; without them the first without an answer."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text = ""
+    images: list[str] = Field(default=[])
     thinking: str | None = None
     tool_calls: list[OllamaCall] = Field(default=[], max_length=MAX_CALLS)
     tool_name: str | None = Field(default=None, max_length=256)
@@ -163,22 +161,21 @@ class OllamaChatRequest(GeneratingRequest):
 
 
 class OllamaGenerateRequest(GeneratingRequest):
-    """POST /api/generate. Without a prompt it loads the model."""
+    """POST /api/generate. Without a prompt it loads the model. images: files in base64, shown before the prompt."""
 
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "images": ([],),
         "context": ([],),
         "template": ("",),
         **dict.fromkeys(("width", "height", "steps"), (0,)),
     }
     explained: ClassVar[dict[str, str]] = {
-        "images": NO_IMAGES,
         "context": "send the whole conversation to /api/chat, whose beginning is found in the cache",
         "template": "the model's own chat template is used, or none with raw",
         **dict.fromkeys(("width", "height", "steps"), "this server generates no images"),
     }
 
     prompt: str = ""
+    images: list[str] = Field(default=[])
     suffix: str = Field(default="", description="Text after the reply, for models trained to fill in the middle")
     system: str = ""
     raw: bool = Field(default=False, description="The prompt is the model's as it stands, without a template")
@@ -189,8 +186,8 @@ class OllamaGenerateRequest(GeneratingRequest):
             raise refusal("invalid_value", "system cannot be given with raw, which shows the prompt alone.", "system")
         if self.suffix and self.system:
             raise refusal("invalid_value", "system cannot be given with suffix, which has no conversation.", "system")
-        if self.think and (self.raw or self.suffix):
-            raise refusal(
-                "invalid_value", "think is for prompts that a chat template shows, without raw and suffix.", "think"
-            )
+        for name in ("think", "images"):
+            if getattr(self, name) and (self.raw or self.suffix):
+                message = f"{name} is for prompts that a chat template shows, without raw and suffix."
+                raise refusal("invalid_value", message, name)
         return self

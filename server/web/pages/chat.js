@@ -3,12 +3,14 @@
 import { activity } from "../api/activity.js";
 import { forget } from "../api/client.js";
 import { Generation, bodyOf } from "../api/generation.js";
+import { contentOf } from "../api/picture.js";
 import { Trace, packed, unpacked } from "../api/trace.js";
 import { Inspector } from "../drafting/inspector.js";
 import { Legend } from "../drafting/legend.js";
 import { announce } from "../elements/announcer.js";
 import { part } from "../elements/element.js";
 import { Notices } from "../elements/notices.js";
+import { PictureTray } from "../elements/picture_tray.js";
 import { preparePrompt } from "../elements/prompt_box.js";
 import { RunButton } from "../elements/run_button.js";
 import { endOf } from "./completion.js";
@@ -33,6 +35,7 @@ export class ChatView {
     this.inspector = new Inspector(part(root, "inspector"), root);
     this.notices = new Notices(part(root, "notices"), () => settings.askForKey());
     this.box = preparePrompt(this.prompt);
+    this.pictures = new PictureTray(part(root, "form"), engine, this.notices);
     this.list = new ConversationList(part(root, "list"), {
       choose: (id) => this.#open(this.#history.find(id)),
       rename: (id, title) => (this.#history.rename(id, title), this.#showList()),
@@ -92,8 +95,8 @@ export class ChatView {
     return { trace: new Trace(), tokensPerSecond: null, text: "", reasoning: "" };
   }
 
-  #show({ role, content, reasoning = "", trace, tokensPerSecond, end = "" }) {
-    if (role === "user") return this.messages.append(saidBy("user", content));
+  #show({ role, content, pictures, reasoning = "", trace, tokensPerSecond, end = "" }) {
+    if (role === "user") return this.messages.append(saidBy("user", content, pictures));
     const source = { text: content, reasoning, trace: unpacked(trace), tokensPerSecond };
     const reply = this.#append(source);
     reply.end.textContent = end;
@@ -122,12 +125,14 @@ export class ChatView {
   #onSubmit(event) {
     event.preventDefault();
     const content = this.prompt.value;
-    if (!content.trim() || !this.button.canStart) return;
+    const pictures = this.pictures.urls;
+    if (!(content.trim() || pictures.length) || !this.button.canStart) return;
     this.box.set("");
+    this.pictures.set([]);
     const { conversation } = this;
-    if (!conversation.messages.length) conversation.title = content.trim().slice(0, TITLE_LENGTH);
-    conversation.messages.push({ role: "user", content });
-    this.messages.append(saidBy("user", content));
+    if (!conversation.messages.length) conversation.title = content.trim().slice(0, TITLE_LENGTH) || "A picture";
+    conversation.messages.push({ role: "user", content, ...(pictures.length && { pictures }) });
+    this.messages.append(saidBy("user", content, pictures));
     this.#keep();
     this.#answer(conversation);
   }
@@ -135,7 +140,7 @@ export class ChatView {
   async #answer(conversation) {
     const generation = new Generation();
     const reply = this.#append(generation);
-    const asked = conversation.messages.map(({ role, content }) => ({ role, content }));
+    const asked = conversation.messages.map(({ role, content, pictures }) => ({ role, content: contentOf(content, pictures) }));
     const body = { ...bodyOf("chat", asked, this.settings.value), session_id: conversation.id };
     this.notices.clear();
     this.#scrollDown();

@@ -7,8 +7,11 @@ import { show } from "./markdown.js";
 
 const REST = 50; // milliseconds between two renderings
 
-export function saidBy(role, text) {
-  return element("article", { class: `message ${role}`, "aria-label": role === "user" ? "You" : role }, text);
+/** pictures: data: URLs. */
+export function saidBy(role, text, pictures = []) {
+  const shown = pictures.map((url, index) => element("img", { src: url, alt: `Picture ${index + 1}` }));
+  const parts = shown.length ? [element("div", { class: "pictures" }, ...shown), text] : [text];
+  return element("article", { class: `message ${role}`, "aria-label": role === "user" ? "You" : role }, ...parts);
 }
 
 export class ReplyMessage {

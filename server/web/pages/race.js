@@ -5,18 +5,17 @@
 
 import { activity } from "../api/activity.js";
 import { forget } from "../api/client.js";
-import { Generation, bodyOf } from "../api/generation.js";
+import { Generation } from "../api/generation.js";
 import { freshId } from "../api/identifier.js";
 import { Inspector } from "../drafting/inspector.js";
 import { Legend } from "../drafting/legend.js";
 import { announce } from "../elements/announcer.js";
 import { element, part } from "../elements/element.js";
 import { Notices } from "../elements/notices.js";
-import { preparePrompt } from "../elements/prompt_box.js";
 import { RunButton } from "../elements/run_button.js";
-import { EXAMPLES } from "./examples.js";
 import { Lane } from "./lane.js";
 import { RaceChart } from "./race_chart.js";
+import { RacePrompt } from "./race_prompt.js";
 import { replay } from "./replay.js";
 import { verdict } from "./verdict.js";
 
@@ -30,8 +29,8 @@ export class RaceView {
   #replaying = null;
 
   constructor(root, engine, settings) {
-    Object.assign(this, { root, engine, settings });
-    this.form = part(root, "form");
+    Object.assign(this, { engine, settings });
+    const form = part(root, "form");
     this.verdict = part(root, "verdict");
     this.button = new RunButton(part(root, "run"), this, engine);
     this.legend = new Legend(part(root, "legend"), root);
@@ -43,8 +42,8 @@ export class RaceView {
     this.lanes.forEach((lane, index) => {
       lane.text.addEventListener("scroll", () => this.#scrollTogether(lane, this.lanes[1 - index]), { passive: true });
     });
-    this.#preparePrompts();
-    this.form.addEventListener("submit", (event) => {
+    this.prompt = new RacePrompt(form, engine, this.notices);
+    form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (this.button.canStart) this.#start();
     });
@@ -57,30 +56,7 @@ export class RaceView {
   }
 
   shown() {
-    this.box.grow();
-  }
-
-  #preparePrompts() {
-    this.box = preparePrompt(part(this.root, "prompt"), { rows: 7 });
-    const chips = EXAMPLES.map((example) => {
-      const choose = () => this.#choose(example);
-      return element("button", { type: "button", class: "chip", onclick: choose }, example.label);
-    });
-    part(this.root, "examples").append(...chips);
-    this.#choose(EXAMPLES[0]);
-    part(this.root, "prompt").addEventListener("input", () => this.#markExample(null));
-  }
-
-  #choose(example) {
-    this.form.elements.kind.value = example.kind;
-    this.box.set(example.prompt);
-    this.#markExample(example);
-  }
-
-  #markExample(example) {
-    [...part(this.root, "examples").children].forEach((chip, index) => {
-      chip.setAttribute("aria-pressed", String(EXAMPLES[index] === example));
-    });
+    this.prompt.box.grow();
   }
 
   async #start() {
@@ -96,7 +72,7 @@ export class RaceView {
   }
 
   async #race(signal) {
-    const asked = this.#question();
+    const asked = this.prompt.question(this.settings.value);
     const generations = [new Generation(), new Generation()];
     const sessions = generations.map(() => freshId("race"));
     const methods = ["none", asked.settings.method === "none" ? "auto" : asked.settings.method];
@@ -108,6 +84,7 @@ export class RaceView {
     this.legend.show(generations[1].trace);
     this.inspector.follow(generations[1], [this.lanes[1].text]);
     await this.engine.prepare(methods[1], signal, (details, share) => this.#showWait(details, share));
+    if (asked.hasPictures) await this.#lookAt(asked, signal);
     try {
       for (const index of [0, 1]) {
         this.#showVerdict(RUNNING[index]);
@@ -120,6 +97,12 @@ export class RaceView {
     this.#conclude(generations);
   }
 
+  /** Have the model look at the pictures before both runs: the second would find what the first has seen. */
+  async #lookAt(asked, signal) {
+    this.#showWait("The model looks at what is shown, once for both runs.", null);
+    await new Generation().run(asked.kind, { ...asked.body("none"), max_tokens: 1 }, { signal });
+  }
+
   /** What the race waits for: without it, both runs would be plain, or one of them would load the model. */
   #showWait(details, share) {
     const bar = element("progress", { max: 1, value: share, "aria-label": "How far what is awaited has come" });
@@ -130,16 +113,6 @@ export class RaceView {
     for (const lane of this.lanes) if (lane.root.dataset.state === "running") lane.say(state);
     this.verdict.hidden = state === "failed";
     if (state === "stopped") this.#showVerdict({ headline: "Stopped", details: "A race counts when both have ended.", state });
-  }
-
-  /** The two requests, the same but for the method. Without a seed in the settings, one is drawn for both. */
-  #question() {
-    const kind = this.form.elements.kind.value;
-    const prompt = part(this.root, "prompt").value;
-    const given = this.settings.value;
-    const settings = { ...given, seed: given.seed ?? crypto.getRandomValues(new Uint32Array(1))[0] };
-    const asked = kind === "chat" ? [{ role: "user", content: prompt }] : prompt;
-    return { kind, settings, body: (method) => bodyOf(kind, asked, { ...settings, method }) };
   }
 
   async #run(index, generations, kind, body, signal) {

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from decoding.core.top_tokens import TopTokens
 from decoding.stores.ngram import LONGEST_NGRAM, NgramStore, find_successors
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS
 from tests.decoding.stores.tables import successors, successors_of
@@ -53,6 +54,16 @@ def test_the_beginning_of_a_text_teaches_the_ngrams_it_has() -> None:
     store = NgramStore(2**20)
     harvest(store, [context_of(5, 6)], [{1: 1.0}])
     assert store.num_entries == (1, 1, 0, 0)
+
+
+def test_nothing_is_learnt_across_what_is_no_token() -> None:
+    """Rows of pictures have negative numbers in a prompt."""
+    store, tokens = NgramStore(2**20), np.array([1, 2, -7, -(2**31), 3, 4], np.int32)
+    top = TopTokens(np.full((6, 1), 9, np.int32), np.full((6, 1), 0.9, np.float32))
+    store.teach_prompt(tokens, 0, top)
+    assert store.num_entries == (4, 2, 0, 0)
+    assert successors(store, np.array([-(2**31), -7, -7, -7], np.int32))[2] == 0
+    assert successors(store, context_of(3, 4))[2] == 2
 
 
 def test_repeats_are_averaged_and_cut_to_ten_as_the_paper_says() -> None:

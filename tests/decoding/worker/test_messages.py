@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import MISSING, fields, replace
 
 import msgspec
+import numpy as np
 import pytest
 
 from decoding.core.grammar import Grammar
+from decoding.core.picture import Numbers, Picture, Span
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.errors import RequestRejected
@@ -48,6 +50,9 @@ SPECULATION = SpeculationParams(
     verification="rejection",
     trace="trees",
 )
+
+
+PICTURE = Picture(b"digest", {"pixel_values": Numbers.of(np.zeros((1, 2), np.float32))}, (Span(0, 1), Span(3, 2)))
 
 
 @pytest.mark.parametrize("params", [SAMPLING, SPECULATION], ids=["sampling", "speculation"])
@@ -91,7 +96,7 @@ def test_what_the_requests_of_a_call_share_crosses_once() -> None:
 def test_every_field_crosses_the_socket_unchanged() -> None:
     submit = Submit(
         request_id="r",
-        prompt=[1, 2],
+        prompt=[1, 2, 3, 4, 5, 6],
         sampling=SAMPLING,
         speculation=SPECULATION,
         tenant="t",
@@ -100,15 +105,17 @@ def test_every_field_crosses_the_socket_unchanged() -> None:
         call_id="c",
         weight=2.0,
         priority=3,
+        pooling="mean",
         prediction=[4],
         resumed=[99],
-        pooling="mean",
+        pictures=[PICTURE],
     )
     assert all(getattr(submit, field.name) != field.default for field in msgspec.structs.fields(Submit))
     (received,) = arrived(call_of([submit]))
     assert received == submit
     request = request_of(received, frozenset({3}))
     assert (request.sampling, request.speculation) == (SAMPLING, SPECULATION)
+    assert request.pictures == (PICTURE,)
 
 
 def test_whole_numbers_arrive_as_the_type_that_is_declared() -> None:

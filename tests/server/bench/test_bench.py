@@ -4,10 +4,13 @@ import json
 import signal
 import subprocess
 import sys
+from base64 import b64decode
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from server.bench.call import Call
@@ -85,6 +88,28 @@ def test_prompts_go_as_the_first_servers_tokens(
     status, output = bench("--url", server.url, "--url", server.url, *flags)
     assert status == 0, output
     assert set(asked) == {tuple(b"Goslings")}
+
+
+def test_pictures_come_first_and_no_two_conversations_share_one(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[dict[str, Any]]] = []
+
+    async def recorded(_: MeasuredServer, call: Call, body: dict[str, Any]) -> None:
+        asked.append(list(body["messages"]))
+        call.content = "yes"
+
+    monkeypatch.setattr(MeasuredServer, "stream", recorded)
+    flags = ("--clients", "1", "--num-requests", "4", "--turns", "2", "--images", "3", "--image-side", "20")
+    bench("--url", server.url, *flags)
+    firsts = [messages[0]["content"] for messages in asked if len(messages) == 1]
+    assert [[part["type"] for part in content] for content in firsts] == [["image_url"] * 3 + ["text"]] * len(firsts)
+    assert all(isinstance(messages[2]["content"], str) for messages in asked if len(messages) > 1)
+    assert len(asked) == 2 * len(firsts)
+    urls = [part["image_url"]["url"] for content in firsts for part in content[:-1]]
+    assert len(set(urls)) == len(urls) >= 6
+    image = Image.open(BytesIO(b64decode(urls[0].partition(",")[2])))
+    assert (image.format, image.size) == ("JPEG", (20, 20))
 
 
 def test_failed_requests_are_told_and_make_the_status_1(server: RunningServer, tmp_path: Path) -> None:

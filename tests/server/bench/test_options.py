@@ -34,6 +34,8 @@ def test_a_round_has_eight_requests_a_client_in_whole_conversations() -> None:
         ["--clients", "0"],
         ["--surprise"],
         ["--turns", "2", "--endpoint", "completions"],
+        ["--images", "1", "--endpoint", "token-ids"],
+        ["--images", "-1"],
         ["--url", "http://127.0.0.1:1", "--", "gosling"],
     ],
 )

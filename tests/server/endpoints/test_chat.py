@@ -143,7 +143,7 @@ def test_log_probabilities_have_the_form_of_chat(server: RunningServer) -> None:
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "messages.0.content",
-            "unsupported_content",
+            "missing_required_parameter",
         ),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content", "invalid_type"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages.0.tool_call_id", "missing_required_parameter"),

@@ -340,8 +340,8 @@ def test_an_empty_message_of_the_assistants_at_the_end_asks_for_an_ordinary_repl
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages.0.role", "invalid_value"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-            "messages.0.content",
-            "unsupported_content",
+            "messages.0.content.0.source.type",
+            "missing_required_parameter",
         ),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text", None),
         (

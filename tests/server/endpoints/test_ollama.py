@@ -288,8 +288,9 @@ def test_keep_alive_is_a_number_of_seconds_or_a_duration(server: RunningServer) 
 @pytest.mark.parametrize(
     ("path", "body", "sentence"),
     [
-        ("chat", {"messages": [{"role": "user", "content": "a", "images": ["aGk="]}]}, "images is not supported"),
-        ("generate", {"images": ["aGk="]}, "images is not supported"),
+        ("chat", {"messages": [{"role": "user", "content": "a", "images": ["aGk="]}]}, "The model takes no pictures"),
+        ("generate", {"images": ["aGk="]}, "The model takes no pictures: it reads text alone"),
+        ("generate", {"images": ["aGk="], "raw": True}, "images is for prompts that a chat template shows"),
         ("generate", {"context": [1, 2]}, "context is not supported; send the whole conversation to /api/chat"),
         ("generate", {"template": "{{ .Prompt }}"}, "template is not supported"),
         ("generate", {"raw": True, "system": "be brief"}, "system cannot be given with raw"),

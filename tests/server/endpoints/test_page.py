@@ -19,7 +19,7 @@ def test_the_page_comes_with_a_policy_that_allows_only_its_own_files(server: Run
     assert response.headers["content-type"].startswith("text/html")
     assert "<title>Gander</title>" in response.text
     policy = response.headers["content-security-policy"]
-    assert policy.startswith("default-src 'self';")
+    assert policy.startswith("default-src 'self'; img-src 'self' data:;")
     assert "unsafe" not in policy
     assert response.headers["x-content-type-options"] == "nosniff"
 

@@ -19,6 +19,7 @@ CLOSE: Any = {"type": "function", "name": "close", "parameters": {"type": "objec
 SPACE: Any = {"type": "namespace", "name": "agents", "description": "Other agents.", "tools": [CLOSE]}
 CUSTOM: Any = {"type": "custom", "name": "patch", "description": "Changes files."}
 UNSUPPORTED = "unsupported_parameter"
+MISSING = "missing_required_parameter"
 
 
 def script(**fields: Any) -> str:
@@ -119,7 +120,8 @@ def test_a_format_and_a_forced_call_become_grammars(server: RunningServer) -> No
         ({"input": 5}, "input", "invalid_type"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type", "invalid_value"),
         ({"input": [{"type": "function_call", "name": "x"}]}, "input.0.call_id", "missing_required_parameter"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content", "unsupported_content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input.0.content", "unsupported_content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content", MISSING),
         ({"input": [{"type": "web_search_call", "action": {}}]}, "input.0.type", "invalid_value"),
         ({"tools": [{"type": "retrieval", "top_k": 1}]}, "tools.0.type", "invalid_value"),
         ({"tools": [{"top_k": 1}]}, "tools.0.type", "missing_required_parameter"),

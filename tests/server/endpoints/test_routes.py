@@ -17,7 +17,7 @@ def test_models_are_listed_and_found(server: RunningServer) -> None:
     assert client.models.retrieve("toy").id == "toy"
     card = server.get("/v1/models/toy").json()
     assert card["max_model_len"] == 4096
-    usual = {"id", "object", "created", "owned_by", "root", "parent", "max_model_len", "state"}
+    usual = {"id", "object", "created", "owned_by", "root", "parent", "max_model_len", "state"} | {"input_modalities"}
     assert set(card) == usual, "nothing to note"
     assert card["state"] == "ready"
     assert (card["root"], card["parent"]) == ("toy", None)

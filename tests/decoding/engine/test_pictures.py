@@ -1,0 +1,261 @@
+"""Pictures in prompts: the replies of transformers' own models that see, drafted or plain, found or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import PreTrainedModel
+
+from decoding.cache import prefix_keeper
+from decoding.cache.block_pool import BLOCK_LEN
+from decoding.core.events import Failed
+from decoding.core.picture import Numbers, Picture, Span
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.stats import RequestStats
+from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
+from decoding.errors import RequestRejected
+from decoding.model.device.runner import silent
+from decoding.model.target_model import TargetModel
+from decoding.model.vision.seen import SeenPictures
+from tests.pairs import CONFIG, GIVEN, engine_of, finish, prompt_of, reply, request_of
+from tests.seeing import FAMILIES, picture, processor_of, tiny_seeing
+
+METHODS = ("spine", "stand", "auto", "lookup", "suffix")
+LAWS = {
+    "greedy": SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True),
+    "sampled": SamplingParams(max_tokens=24, temperature=0.8, seed=7, ignore_eos=True),
+}
+INPUTS = ("pixel_values", "pixel_attention_mask", "image_sizes")
+TEXT = "one two three four five six IMAGE seven IMAGE eight one two three four five"
+
+
+@dataclass(frozen=True)
+class Family:
+    """kind: of the model; own: transformers' model; engine: over the same weights."""
+
+    kind: str
+    own: PreTrainedModel
+    engine: Engine
+
+    def inputs(self, images: list[Image.Image], text: str = TEXT) -> Any:
+        """What transformers' processor makes of a text with pictures."""
+        processor = processor_of(self.kind)
+        text = text.replace("IMAGE", processor.image_token)
+        return processor(images=images, text=text, return_tensors="pt")
+
+    def request(self, name: str, images: list[Image.Image], text: str = TEXT, **options: Any) -> Request:
+        request = request_of(name, np.zeros(1, np.int32), **options)
+        prompt = self.inputs(images, text)["input_ids"][0].numpy().astype(np.int32)
+        return replace(request, prompt=prompt, pictures=self.pictures(images, prompt))
+
+    def pictures(self, images: list[Image.Image], prompt: Any) -> tuple[Picture, ...]:
+        """Of a prompt, each processed alone, with a picture's spans where its tokens are."""
+        tower = self.engine.model.tower
+        assert tower is not None
+        places, taken, pictures = np.flatnonzero(prompt == tower.image_token_id), 0, []
+        for image in images:
+            made = self.inputs([image], "IMAGE")
+            num_rows = int((made["input_ids"] == tower.image_token_id).sum())
+            inputs = {name: Numbers.of(each.numpy()) for name, each in made.items() if name in INPUTS}
+            digest = blake2b(image.tobytes(), digest_size=16).digest()
+            spans = [Span(int(place), 1) for place in places[taken : taken + num_rows]]
+            pictures.append(Picture(digest, inputs, tuple(spans)))
+            taken += num_rows
+        return tuple(pictures)
+
+
+@cache
+def family_of(kind: str) -> Family:
+    folder = Path(mkdtemp())
+    own = tiny_seeing(kind, folder)
+    model = TargetModel.load(replace(CONFIG, model=str(folder), dtype="float32"), silent)
+    assert model.is_exact
+    return Family(kind, own, start_engine(model, CONFIG, kept=GIVEN))
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> Family:
+    found = family_of(request.param)
+    found.engine.start_afresh(0.0)
+    return found
+
+
+def test_a_reply_is_that_of_transformers_own_generate(family: Family) -> None:
+    images = [picture(1), picture(2, 64, 20)]
+    inputs = family.inputs(images)
+    with torch.inference_mode():
+        expected = family.own.generate(**inputs, max_new_tokens=24, do_sample=False, eos_token_id=None)
+    plain = reply(family.engine, family.request("plain", images, sampling=LAWS["greedy"]))
+    assert plain == expected[0, inputs["input_ids"].shape[1] :].tolist()
+    assert family.engine.pictures is not None
+    assert family.engine.pictures.num_seen == 2
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_drafted_replies_are_the_plain_ones(family: Family, law: str) -> None:
+    images, engine = [picture(1), picture(2, 64, 20)], family.engine
+    plain = reply(engine, family.request("plain", images, sampling=LAWS[law]))
+    for method in METHODS:
+        request = family.request(method, images, sampling=LAWS[law], method=method)
+        engine.add(request)
+        finish(engine)
+        assert request.output.tolist() == plain, method
+
+
+def test_drafts_are_accepted_and_rejected_and_of_text_alone(family: Family) -> None:
+    """So that the equality above is not empty."""
+    requests = [
+        family.request(each, [picture(1), picture(2)], sampling=LAWS["greedy"], method=each) for each in METHODS
+    ]
+    counts = [ended(family.engine, request)[0].counts for request in requests]
+    accepted, drafted = sum(each.accepted for each in counts), sum(each.drafted for each in counts)
+    assert 0 < accepted < drafted
+    request = requests[0]
+    assert (request.keys[: len(request.prompt)] < 0).sum() == sum(each.num_rows for each in request.pictures)
+
+
+def test_a_prompt_is_found_again_and_its_pictures_are_seen_once(family: Family) -> None:
+    engine, images = family.engine, [picture(1), picture(2)]
+    first, second, third = (family.request(name, images, sampling=LAWS["greedy"]) for name in "abc")
+    assert ended(engine, first)[0].cached_tokens == 0
+    stats, _ = ended(engine, second)
+    assert stats.cached_tokens == (len(second.prompt) - 1) // BLOCK_LEN * BLOCK_LEN
+    engine.pool.forget()
+    assert ended(engine, third)[0].cached_tokens == 0
+    assert first.output.tolist() == second.output.tolist() == third.output.tolist()
+    assert engine.pictures is not None
+    assert engine.pictures.num_seen == 2
+
+
+def test_a_picture_with_another_pixel_shares_no_rows(family: Family) -> None:
+    engine, image = family.engine, picture(1)
+    other = image.copy()
+    other.putpixel((20, 15), (255, 255, 255) if image.getpixel((20, 15)) != (255, 255, 255) else (0, 0, 0))
+    text = "a" * BLOCK_LEN + "IMAGE" + TEXT.replace("IMAGE", "")
+    first, second = (
+        family.request(name, [each], text, sampling=LAWS["greedy"]) for name, each in (("a", image), ("b", other))
+    )
+    ended(engine, first)
+    stats, _ = ended(engine, second)
+    before = next(place for place, key in enumerate(second.keys) if key < 0)
+    assert stats.cached_tokens == before // BLOCK_LEN * BLOCK_LEN > 0
+    engine.start_afresh(0.0)
+    alone = family.request("c", [other], text, sampling=LAWS["greedy"])
+    ended(engine, alone)
+    assert alone.output.tolist() == second.output.tolist()
+    assert not np.array_equal(first.keys[: len(first.prompt)], second.keys[: len(second.prompt)])
+
+
+def test_requests_with_and_without_pictures_share_steps(family: Family) -> None:
+    engine, images = family.engine, [picture(1), picture(2)]
+    alone = [reply(engine, each) for each in requests_of(family, images)]
+    engine.start_afresh(0.0)
+    together = requests_of(family, images)
+    for each in together:
+        engine.add(each)
+    finish(engine)
+    assert [each.output.tolist() for each in together] == alone
+
+
+def requests_of(family: Family, images: list[Image.Image]) -> list[Request]:
+    text = request_of("text", prompt_of(40), LAWS["sampled"], "auto")
+    seen = [
+        family.request(f"{number}", images[number:], TEXT.replace("IMAGE", "", number), sampling=law, method="auto")
+        for number, law in enumerate(LAWS.values())
+    ]
+    return [text, *seen]
+
+
+def test_a_preempted_or_resumed_reply_is_the_same(family: Family) -> None:
+    engine, images = family.engine, [picture(1), picture(2)]
+    plain = reply(engine, family.request("plain", images, sampling=LAWS["sampled"]))
+    request = family.request("again", images, sampling=LAWS["sampled"], method="auto")
+    engine.add(request)
+    while request.num_output < 4:
+        engine.step()
+    engine._scheduler._preempt(next(iter(engine._scheduler.running)))
+    stats = finish(engine)[0]["again"]
+    assert (stats.preemptions, request.output.tolist()) == (1, plain)
+    engine.start_afresh(0.0)
+    resumed = replace(request, id="resumed", resumed=np.array(plain[:9], np.int32))
+    assert reply(engine, resumed) == plain
+
+
+def test_a_model_of_text_refuses_pictures(family: Family) -> None:
+    pictures = family.request("seen", [picture()], "IMAGE what").pictures
+    request = replace(request_of("text", prompt_of(40)), pictures=pictures)
+    with pytest.raises(RequestRejected, match=r"a picture cannot be read: its tower was not loaded"):
+        engine_of("llama").add(request)
+
+
+@pytest.mark.parametrize("text", ["what IMAGE", "IMAGE what IMAGE"])
+def test_pictures_must_stand_where_the_prompt_says(family: Family, text: str) -> None:
+    request = family.request("odd", [picture()], "IMAGE what")
+    request.prompt[-1] = family.engine.model.tower.image_token_id if text.endswith("IMAGE") else 5
+    with pytest.raises(RequestRejected, match="picture"):
+        family.engine.add(request)
+
+
+def test_a_picture_that_the_tower_cannot_read_ends_its_request_alone(family: Family) -> None:
+    engine = family.engine
+    good, bad = (family.request(name, [picture()], "IMAGE what") for name in ("good", "bad"))
+    broken = Picture(b"broken", {"pixel_values": Numbers("float32", (1, 1), bytes(4))}, bad.pictures[0].spans)
+    bad = replace(bad, pictures=(broken,))
+    engine.add(good)
+    engine.add(bad)
+    failed = []
+    while engine.has_work:
+        failed += engine.step().of(Failed)
+    assert [(each.request_id, each.message.split(" failed")[0]) for each in failed] == [("bad", "The tower")]
+    assert good.num_output == 32
+
+
+def test_rows_are_kept_within_their_bytes(family: Family) -> None:
+    tower, pictures = (
+        family.engine.model.tower,
+        [family.request("a", [picture(seed)], "IMAGE what").pictures for seed in range(3)],
+    )
+    assert tower is not None
+    seen = SeenPictures(tower, 1)
+    for each in (*pictures, *pictures):
+        rows = seen.see(each).result()
+        assert seen.num_bytes == rows[0].nbytes
+    assert seen.num_seen == 6
+
+
+def test_a_prompt_kept_in_files_is_found_by_its_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another engine, which need not see the picture again to go on, and never by another picture."""
+    monkeypatch.setattr(prefix_keeper, "LEAST_BLOCKS", 1)
+    family, config = family_of("idefics3"), replace(CONFIG, prefix_dir=str(tmp_path))
+    requests = [
+        family.request(
+            f"{number}", [image], "a" * BLOCK_LEN + "IMAGE" + TEXT.replace("IMAGE", ""), sampling=LAWS["greedy"]
+        )
+        for number, image in enumerate((picture(1), picture(1), picture(2)))
+    ]
+    first, second = (start_engine(family.engine.model, config, kept=GIVEN) for _ in range(2))
+    ended(first, requests[0])
+    first.close(10.0)
+    found, _ = ended(second, requests[1])
+    assert found.cached_tokens == (len(requests[1].prompt) - 1) // BLOCK_LEN * BLOCK_LEN
+    assert second.stats().kept_tokens == found.cached_tokens
+    assert requests[0].output.tolist() == requests[1].output.tolist()
+    other, _ = ended(second, requests[2])
+    before = next(place for place, key in enumerate(requests[2].keys) if key < 0)
+    assert other.cached_tokens == before // BLOCK_LEN * BLOCK_LEN
+
+
+def ended(engine: Engine, request: Request) -> tuple[RequestStats, Request]:
+    engine.add(request)
+    return finish(engine)[0][request.id], request
