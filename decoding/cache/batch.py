@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import numba as nb
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.cache.state_pool import SequenceState
 from decoding.core.tree import IntArray
+from decoding.kernels.numba_kernel import kernel
 
 # Shape suffixes: M tokens of the step, R tokens that need logits, B segments (one per request), W words of ancestor
 # bits, P nodes of the segments' trees (the step's tokens, and nodes that an earlier forward of the same tree wrote),
@@ -227,7 +227,7 @@ def _join(arrays: list[IntArray]) -> IntArray:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-@nb.njit(cache=True)
+@kernel
 def _fill_tokens(tables: Tables, arrays: TokenArrays) -> None:
     """Fill positions, parents of chains, slots and logit rows; set `is_chain` of trees that are chains too."""
     for segment in range(len(tables.prefix_lens)):
@@ -253,7 +253,7 @@ def _fill_tokens(tables: Tables, arrays: TokenArrays) -> None:
             arrays.logit_rows_R[first_logit + place] = end_token - num_logits + place
 
 
-@nb.njit(cache=True)
+@kernel
 def ancestor_bits(parents: IntArray) -> NDArray[np.uint64]:
     """uint64 [n, W]: one segment's tree mask, 64 nodes to a word."""
     num_nodes = len(parents)

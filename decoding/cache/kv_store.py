@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import numba as nb
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from decoding.cache.state_pool import CarriedStates, SequenceState
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
 from decoding.kernels.gpu.card import has_kernels
+from decoding.kernels.numba_kernel import kernel
 
 # Shape suffixes: P planes (layers of one shape), B blocks, S slots of a block (16), H kv heads, D key width,
 # V value width, T rows of a sequence, M rows of a step.
@@ -244,7 +244,7 @@ def _storage(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -
     return make(shape, dtype=dtype, device=device)
 
 
-@nb.njit(cache=True)
+@kernel
 def _move_rows(
     keys_PBHDS: NDArray[Any], values_PBHSV: NDArray[Any], source: NDArray[np.int64], target: NDArray[np.int64]
 ) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvStore
 from decoding.core.tree import IntArray
 from decoding.kernels.cpu.trees import trunk_len
+from decoding.kernels.numba_kernel import kernel
 
 # Shape suffixes: T padded tokens, L padded tokens that need logits, B padded segments (as many as tokens), P nodes of
 # the segments' trees, C room for block tables, W room for an attention backend's own list.
@@ -216,7 +216,7 @@ def _packed(batch: StepBatch) -> Packed:
     )
 
 
-@nb.njit(cache=True)
+@kernel
 def _fill(step: HostStep, packed: Packed, num_rows: int, trash_slot: int) -> int:
     """Write a step and its padding to `num_rows` tokens and segments; return the length of its block tables."""
     num_tokens, num_segments, num_logits = len(packed.ids_M), len(packed.prefix_lens), len(packed.logit_rows_R)
@@ -244,7 +244,7 @@ def _fill(step: HostStep, packed: Packed, num_rows: int, trash_slot: int) -> int
     return len(packed.blocks_T)
 
 
-@nb.njit(cache=True)
+@kernel
 def _fill_segment(step: HostStep, packed: Packed, segment: int) -> None:
     """Write the segment's number for its tokens, and its tree: trunk, positions and preorder."""
     step.row_segments_T[packed.offsets[segment] : packed.offsets[segment + 1]] = segment

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.kernels.numba_kernel import kernel
 
-@nb.njit(cache=True)
+
+@kernel
 def ranked(numbers: NDArray[Any]) -> NDArray[np.int32]:
     """int32 [n]: the places of `numbers`, largest number first. A bottom-up merge sort."""
     count = len(numbers)
@@ -37,7 +38,7 @@ def ranked(numbers: NDArray[Any]) -> NDArray[np.int32]:
     return order
 
 
-@nb.njit(cache=True)
+@kernel
 def places_of_best(numbers: NDArray[Any], num_best: int) -> NDArray[np.int32]:
     """int32, ascending: the places of the `num_best` largest numbers, or of all numbers if there are fewer."""
     has_all = num_best >= len(numbers)

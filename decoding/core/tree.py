@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from decoding.kernels.numba_kernel import kernel
 
 IntArray = NDArray[np.int32]
 
@@ -117,7 +118,7 @@ def tree_of_root(root: IntArray) -> DraftTree:
     return DraftTree(root, _ROOT_PARENTS, _ROOT_SOURCES)
 
 
-@nb.njit(cache=True)
+@kernel
 def depths_of(parents: IntArray) -> IntArray:
     """int32 [n]: edges from the root to each node, of trees that lie side by side: a parent of -1 begins the next."""
     depths, root = np.zeros(len(parents), np.int32), 0

@@ -84,13 +84,14 @@ def load_engine(
     kernels = kernels or Kernels()
     kernels.load_plain()
     resolved, _ = resolve(config)
-    if resolved.attention == "exact":
-        kernels.wait_for_attention()
     with refusing(f"model {config.model!r} cannot be served"):
         kinds = packed_kinds(resolved)
         if kinds:
             on_progress("Compiling what multiplies packed weights", 0.0)
             kernels.load_weights(kinds)
+        if resolved.attention == "exact":
+            on_progress("Compiling attention and layers", 0.0)
+            kernels.wait_for_layers()
         return _load(config, on_progress, kept, kernels, started)
 
 

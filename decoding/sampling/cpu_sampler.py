@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from decoding.core.tree import DraftTree, IntArray, Verdict
 from decoding.kernels.cpu.sampling.noise import MAX_NOISE, fill_words, gumbel, gumbel_of_word, noise_bound
 from decoding.kernels.cpu.sampling.row import first_at_least, highest_key, key_of
+from decoding.kernels.numba_kernel import kernel
 from decoding.sampling.law import Law, checked_highest, nucleus
 from decoding.sampling.verify import NO_NODE, child_of
 
@@ -40,7 +40,7 @@ def draw_along(tree: DraftTree, logits_NV: torch.Tensor, law: Law, position: int
     return Verdict(*_draw_along(tree.tokens, tree.parents, logits_NV.numpy(), law, position))
 
 
-@nb.njit(cache=True)
+@kernel
 def _draw_along(
     tokens: IntArray, parents: IntArray, logits_NV: NDArray[np.float32], law: Law, position: int
 ) -> tuple[IntArray, IntArray]:
@@ -54,7 +54,7 @@ def _draw_along(
     return path[:depth], drawn[:depth]
 
 
-@nb.njit(cache=True)
+@kernel
 def draw_token(row: NDArray[np.float32], law: Law, position: int) -> int:
     """The token at `position`. Raises BrokenLogits."""
     best = checked_highest(row, position)
@@ -65,7 +65,7 @@ def draw_token(row: NDArray[np.float32], law: Law, position: int) -> int:
     return _draw_from_all(row, best, law, position)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _draw_among(row: NDArray[np.float32], best: np.float32, kept: NDArray[np.int64], law: Law, position: int) -> int:
     """Draw among the kept tokens; noise is computed for them only."""
     floor = math.log(law.min_p) if law.min_p > 0.0 else -np.inf
@@ -79,7 +79,7 @@ def _draw_among(row: NDArray[np.float32], best: np.float32, kept: NDArray[np.int
     return winner
 
 
-@nb.njit(cache=True)
+@kernel
 def _draw_from_all(row: NDArray[np.float32], best: np.float32, law: Law, position: int) -> int:
     """Draw among all tokens. Chunks in which no token can win are skipped; elsewhere a cheap bound of the noise rules
     out most tokens, so that its two logarithms are computed for few."""
@@ -107,7 +107,7 @@ def _draw_from_all(row: NDArray[np.float32], best: np.float32, law: Law, positio
     return winner
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _bound_scores(
     chunk: NDArray[np.float32],
     best: np.float32,

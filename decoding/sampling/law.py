@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +15,7 @@ from decoding.core.ranking import ranked
 from decoding.core.sampling_params import SamplingParams
 from decoding.errors import BrokenLogits
 from decoding.kernels.cpu.sampling.row import highest, mass, num_at_least, tokens_at_least
+from decoding.kernels.numba_kernel import kernel
 
 SIGNIFICANT_GAP = 8.0  # the search for a nucleus starts with tokens within so many nats of the best
 _WHOLE_GAP = 10240.0  # and ends with so many: what is less likely is never drawn
@@ -37,7 +37,7 @@ def law_of(asked: SamplingParams) -> Law:
     return Law(float(asked.temperature), asked.top_k, float(asked.top_p), float(asked.min_p), np.uint64(asked.seed))
 
 
-@nb.njit(cache=True)
+@kernel
 def checked_highest(row: NDArray[np.float32], position: int) -> np.float32:
     """`highest`, but raises BrokenLogits if no token can be drawn from the row. position: of that token."""
     best = highest(row)
@@ -46,7 +46,7 @@ def checked_highest(row: NDArray[np.float32], position: int) -> np.float32:
     return best
 
 
-@nb.njit(cache=True)
+@kernel
 def nucleus(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.int64]:
     """The tokens that top-k and then top-p keep, most likely first. best: the row's highest.
 
@@ -83,6 +83,6 @@ def nucleus(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.
         gap += step
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _value_below(best: np.float32, gap: float, law: Law) -> np.float32:
     return best - np.float32(gap * law.temperature)

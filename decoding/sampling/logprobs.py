@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.core.tree import IntArray
 from decoding.kernels.cpu.sampling.row import highest, mass
+from decoding.kernels.numba_kernel import kernel
 from decoding.sampling.top_tokens import top_tokens
 
 
@@ -69,7 +69,7 @@ def _own_logprobs(rows_RV: NDArray[np.float32], tokens: IntArray) -> list[TokenL
     ]
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _fill(
     rows_RV: NDArray[np.float32],
     tokens_R: NDArray[np.int32],

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from decoding.core.tree import DraftTree, IntArray
 from decoding.kernels.cpu.sampling.noise import uniform
+from decoding.kernels.numba_kernel import kernel
 from decoding.sampling.law import Law, checked_highest, nucleus
 
 ACCEPT_STREAM, LAST_STREAM = 2, 3  # noise streams of the tests, and of the token drawn when all tests fail
@@ -54,7 +54,7 @@ class RejectionSampler:
         return int(_emit(p_V, children, ids, shares, self._law.seed, Place(self._position, node)))
 
 
-@nb.njit(cache=True)
+@kernel
 def target_law(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.float64]:
     """float64 [V]: the row's distribution under a law with a temperature above 0. best: the row's highest value."""
     p_V = np.zeros(len(row), np.float64)
@@ -69,7 +69,7 @@ def target_law(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[
     return p_V / total
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _emit(
     p_V: NDArray[np.float64],
     children: IntArray,
@@ -100,7 +100,7 @@ def _emit(
     return int(_draw_from(p_V, total, uniform(seed, place.position, 0, LAST_STREAM, place.node)))
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _draw_from(p_V: NDArray[np.float64], total: float, share: float) -> int:
     """Draw a token with probability p_V / total. share: a uniform number in (0, 1)."""
     target = share * total

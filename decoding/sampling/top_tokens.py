@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from decoding.core.top_tokens import TopTokens
 from decoding.kernels.cpu.sampling.row import KEY_OF_MINUS_INFINITY, highest_key, key_of, mass
 from decoding.kernels.gpu.card import has_kernels
+from decoding.kernels.numba_kernel import kernel
 
 # Shape suffixes: R rows, V vocabulary, K most likely tokens
 BLOCK = 64  # most blocks of so many tokens hold none of the best, so that one comparison skips them
@@ -46,7 +47,7 @@ def warm_up() -> None:
         fill(nothing, np.zeros((0, 1), np.int32), nothing)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _fill(logits_RV: Floats, ids_RK: NDArray[np.int32], probabilities_RK: Floats) -> None:
     for r in range(len(logits_RV)):
         _fill_row(logits_RV[r], ids_RK[r], probabilities_RK[r])
@@ -58,7 +59,7 @@ def _fill_parallel(logits_RV: Floats, ids_RK: NDArray[np.int32], probabilities_R
         _fill_row(logits_RV[r], ids_RK[r], probabilities_RK[r])
 
 
-@nb.njit(cache=True)
+@kernel
 def _fill_row(row: Floats, ids: NDArray[np.int32], probabilities: Floats) -> None:
     """Fill in one row's most likely tokens in order, of equal ones the lowest id first."""
     last = len(ids) - 1

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numba as nb
 import numpy as np
 import torch
 
 from decoding.core.tree import DraftTree, IntArray, Verdict
+from decoding.kernels.numba_kernel import kernel
 
 NO_NODE = -1
 
@@ -42,7 +42,7 @@ def verify(tree: DraftTree, logits_NV: torch.Tensor, sampler: Sampler) -> Verdic
     return Verdict(np.array(path, np.int32), np.array(tokens, np.int32))
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def child_of(tokens: IntArray, parents: IntArray, node: int, token: int) -> int:
     """The child of a node that drafts this token, or NO_NODE. Children have higher indices than their parent."""
     for child in range(node + 1, len(tokens)):

@@ -16,11 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.costs.acceptance import FIRST, numbers_of
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.evidence import NUM_CLASSES, NUM_SOURCES, SILENT, is_named, meant_chances
 
 SERVER_TRIED, SERVER_LEARNING_RATE = 4096.0, 0.0005  # see `AcceptanceModel`
@@ -198,7 +198,7 @@ def _own(measured: AcceptanceModel) -> AcceptanceModel:
     return below(measured, SERVER_TRIED, SERVER_LEARNING_RATE, SERVER_TRUST)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def stances_of(classes: NDArray[np.int16]) -> int:
     """The sources' stances on a token: digits of base 3, 0 of one that is silent, 1 of one that names other tokens, 2
     of one that names this one."""
@@ -209,7 +209,7 @@ def stances_of(classes: NDArray[np.int16]) -> int:
     return stances
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _mixed(model: AcceptanceModel, stances: int, classes: NDArray[np.int16]) -> float:
     """The logit of what the sources say together."""
     mixed = model.weights[stances, 0]
@@ -219,7 +219,7 @@ def _mixed(model: AcceptanceModel, stances: int, classes: NDArray[np.int16]) -> 
     return min(max(mixed, -_MOST_STRETCH), _MOST_STRETCH)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _between(mixed: float) -> tuple[int, float]:
     """The knot of the reliability diagram below a logit, and its share of the next one."""
     place = min(max(mixed, -_LAST_KNOT), _LAST_KNOT) + _LAST_KNOT
@@ -227,14 +227,14 @@ def _between(mixed: float) -> tuple[int, float]:
     return knot, place - knot
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def chance_of(model: AcceptanceModel, stances: int, classes: NDArray[np.int16]) -> float:
     """Of a token of which the sources say `classes`, int16 [1 + S]."""
     knot, share = _between(_mixed(model, stances, classes))
     return float((1.0 - share) * model.reliability[0, knot] + share * model.reliability[0, knot + 1])
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def learn_token(model: AcceptanceModel, stances: int, classes: NDArray[np.int16], came: bool) -> None:
     """A token of which the sources said `classes` came, or did not."""
     mixed = _mixed(model, stances, classes)
@@ -255,7 +255,7 @@ def learn_token(model: AcceptanceModel, stances: int, classes: NDArray[np.int16]
         model.stretch[kind] = math.log(model.chances[kind] / (1 - model.chances[kind]))
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def learn_probe(levels: Levels, asked_model: bool) -> None:
     """A probe led to a tree that the draft model was asked for, or did not. Where it is not asked, what was thought of
     it long ago counts less and less."""
@@ -266,14 +266,14 @@ def learn_probe(levels: Levels, asked_model: bool) -> None:
         _regain(levels.session, levels.server)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _regain(model: AcceptanceModel, above: AcceptanceModel) -> None:
     share = model.learning_rate * FORGETTING
     model.hit_rate[0] += share * (above.hit_rate[0] - model.hit_rate[0])
     model.rescue_rate[0] += share * (above.rescue_rate[0] - model.rescue_rate[0])
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def learn_hit(model: AcceptanceModel, was_likely: bool, was_known: bool) -> None:
     """After a node that the draft model ran came one of the likeliest tokens, or another; was_known: what the stores
     alone thought likeliest."""
@@ -283,7 +283,7 @@ def learn_hit(model: AcceptanceModel, was_likely: bool, was_known: bool) -> None
         _observe(model.rescue_rate, pace, was_likely)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _observe(rate: NDArray[np.float32], pace: float, came: bool) -> None:
     rate[1] += 1
     seen = rate[0] + max(pace, 1 / rate[1]) * (came - rate[0])

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 
@@ -22,12 +22,12 @@ class Merged(NamedTuple):
     weights: NDArray[np.float32]
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def allocate_merged() -> Merged:
     return Merged(np.empty(2 * NUM_SUCCESSORS, np.int32), np.empty(2 * NUM_SUCCESSORS, np.float32))
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def blend(
     table: SuccessorArrays,
     entry: int,
@@ -41,7 +41,7 @@ def blend(
     _keep_best(table, entry, merged, _rank(merged, size))
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _merge(
     table: SuccessorArrays,
     entry: int,
@@ -74,7 +74,7 @@ def _merge(
     return size
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _rank(merged: Merged, size: int) -> int:
     """Sort by falling weight, of two that weigh the same the earlier first; return how many weigh anything."""
     ids, weights = merged
@@ -90,7 +90,7 @@ def _rank(merged: Merged, size: int) -> int:
     return size
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _keep_best(table: SuccessorArrays, entry: int, merged: Merged, size: int) -> None:
     """Write the first ten of `size` ranked successors into an entry."""
     for slot in range(NUM_SUCCESSORS):

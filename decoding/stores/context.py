@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.picture import tokens_before_pictures
+from decoding.kernels.numba_kernel import kernel
 
 LONGEST_NGRAM = 5
 SHORTEST_NGRAM = 3  # as GOOSE has it
@@ -106,13 +106,13 @@ def _free_slots(num_lengths: int, num_slots: int) -> NDArray[np.int32]:
     return np.full((num_lengths, num_slots, 4), -1, np.int32)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _shortest(slots: NDArray[np.int32]) -> int:
     """The shortest n-grams that are indexed."""
     return LONGEST_NGRAM + 1 - len(slots)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _home(tokens: NDArray[np.int32], end: int, ngram: int) -> np.uint64:
     mixed = np.uint64(ngram)
     for position in range(end - ngram + 1, end + 1):
@@ -121,7 +121,7 @@ def _home(tokens: NDArray[np.int32], end: int, ngram: int) -> np.uint64:
     return mixed
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _probe(slots: NDArray[np.int32], tokens: NDArray[np.int32], query: NDArray[np.int32], end: int, ngram: int) -> int:
     """The slot of the n-gram that ends at query[end], or the free slot where it belongs.
 
@@ -142,7 +142,7 @@ def _probe(slots: NDArray[np.int32], tokens: NDArray[np.int32], query: NDArray[n
         slot = (slot + np.uint64(1)) & mask
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def index_more(index: ContextArrays, tokens: NDArray[np.int32]) -> None:
     """Index the n-grams of `tokens` that have a successor and are not known yet; there is room for them."""
     shortest = _shortest(index.slots)
@@ -160,16 +160,18 @@ def index_more(index: ContextArrays, tokens: NDArray[np.int32]) -> None:
     index.num_indexed[0] = max(index.num_indexed[0], len(tokens) - 1)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _rehash(old: NDArray[np.int32], new: NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
     for level in range(len(old)):
         for slot in range(old.shape[1]):
             first = old[level, slot, _FIRST]
             if first >= 0:
-                new[level, _probe(new, tokens, tokens, first, level + _shortest(old))] = old[level, slot]
+                place = _probe(new, tokens, tokens, first, level + _shortest(old))
+                for field in range(old.shape[2]):
+                    new[level, place, field] = old[level, slot, field]
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _longest_suffix(
     earlier: NDArray[np.int32], latest: int, tokens: NDArray[np.int32], query: NDArray[np.int32]
 ) -> tuple[int, int]:
@@ -190,7 +192,7 @@ def _longest_suffix(
     return best, best_len
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def find_match(index: ContextArrays, tokens: NDArray[np.int32], query: NDArray[np.int32]) -> tuple[int, int, int]:
     """Where the end of `query` occurred before: (last position, shared suffix, consensus bits).
 
@@ -220,7 +222,7 @@ def find_match(index: ContextArrays, tokens: NDArray[np.int32], query: NDArray[n
     return found, found_len, consensus
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def copy_continuation(tokens: NDArray[np.int32], position: int, chain: NDArray[np.int32]) -> None:
     """Fill `chain` with what follows `position`, which is before the last token."""
     for step in range(len(chain)):

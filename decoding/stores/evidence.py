@@ -6,11 +6,11 @@ Invariant: a class belongs to one source, and says either how the source names t
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.tree import Source
+from decoding.kernels.numba_kernel import kernel
 
 # Not as plain integers, for each of which numba would compile anew what it is handed to.
 CONTEXT, ADJACENCY, NGRAM, MODEL, PREDICTION = (
@@ -51,7 +51,7 @@ _OF_A_DEPTH = (_NUM_RANKS + 1) * _NUM_WEIGHTS
 NUM_CLASSES = _DEEPER + (NUM_DEPTHS - 1) * _OF_A_DEPTH
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def step_of(value: float, bounds: tuple[float, ...]) -> int:
     """Which of the falling `bounds` is the first that `value` reaches; how many there are, where it reaches none."""
     for step, bound in enumerate(bounds):
@@ -60,7 +60,7 @@ def step_of(value: float, bounds: tuple[float, ...]) -> int:
     return len(bounds)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def copied_class(suffix_len: int, is_reply: bool, is_agreed: bool, variate: float) -> int:
     """Of the token that followed an earlier occurrence of the last `suffix_len` tokens, in the text or in the session's
     replies; is_agreed: whether after others it did, too; variate: as below."""
@@ -68,31 +68,31 @@ def copied_class(suffix_len: int, is_reply: bool, is_agreed: bool, variate: floa
     return int(_COPIES + copies * _NUM_LUCKS + _luck(variate))
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def other_copied_class(suffix_len: int) -> int:
     """Of a token where another was copied."""
     return int(_OTHER_COPIES + step_of(suffix_len, _SUFFIX_BOUNDS))
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def foreseen_class(reason: int, variate: float) -> int:
     """Of a token that the request's prediction or grammar goes on with."""
     return int(_FORESEEN + reason * _NUM_LUCKS + _luck(variate))
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def other_foreseen_class(reason: int) -> int:
     """Of a token where another was foreseen."""
     return int(_OTHER_FORESEEN + reason)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def is_forced(kind: int) -> bool:
     """Whether a class is of a token that the grammar forces."""
     return bool(_OTHER_FORESEEN - _NUM_LUCKS <= kind < _OTHER_FORESEEN)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _luck(variate: float) -> int:
     """How well a token fares in the draw: its variate is exponential, and the least of variate over share is drawn."""
     for luck, bound in enumerate(_LUCK_BOUNDS):
@@ -101,7 +101,7 @@ def _luck(variate: float) -> int:
     return len(_LUCK_BOUNDS)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def listed_classes(source: int, kind: int) -> tuple[int, int]:
     """Where the classes begin of what a list of `kind` names, and of what it does not name.
 
@@ -120,13 +120,13 @@ def listed_classes(source: int, kind: int) -> tuple[int, int]:
     return first + rank * _NUM_WEIGHTS, first + _NUM_RANKS * _NUM_WEIGHTS
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def weight_step(weight: float) -> int:
     """Of a token's weight among those listed with it."""
     return step_of(weight, _WEIGHT_BOUNDS)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def is_named(kind: int) -> bool:
     """Whether a class is of a token that the source itself names."""
     if kind < 0:

@@ -8,12 +8,12 @@ Invariant: an entry's probabilities are above zero and sum to at most one.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, chain
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.blend import allocate_merged, blend
 from decoding.stores.successor_table import (
     ENTRIES,
@@ -86,7 +86,7 @@ class NgramStore(SuccessorTable):
         assert np.all(self.arrays.probabilities.sum(axis=1) < 1 + 1e-4), "more than all"
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def path_context(tokens: IntArray, node_tokens: IntArray, parents: IntArray, node: int, context: IntArray) -> None:
     """Write the last tokens of the path to `node` into `context`, oldest first, -1 before the sequence's start and
     for what is no token."""
@@ -101,7 +101,7 @@ def path_context(tokens: IntArray, node_tokens: IntArray, parents: IntArray, nod
         slot -= 1
 
 
-@nb.njit(cache=True)
+@kernel
 def contexts_of(tokens: IntArray, node_tokens: IntArray, parents: IntArray) -> IntArray:
     """int32 [n, 4]: the last tokens of the path to each node of a tree; `tokens` ends with the root."""
     contexts = np.empty((len(node_tokens), LONGEST_NGRAM), np.int32)
@@ -110,12 +110,12 @@ def contexts_of(tokens: IntArray, node_tokens: IntArray, parents: IntArray) -> I
     return contexts
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _hash_on(mixed: np.uint64, token: int) -> np.uint64:
     return np.uint64(mix(mixed ^ np.uint64(token + 1)))
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def find_successors(table: SuccessorArrays, previous: int, token: int, use_bigram: bool = True) -> tuple[int, int]:
     """The entry of (previous, token) and its tier: the two of them (1) first, the token alone (0) else; -1 for neither.
     previous: -1 for none."""
@@ -127,7 +127,7 @@ def find_successors(table: SuccessorArrays, previous: int, token: int, use_bigra
     return look_up(table, key_of(single, 0)), 0
 
 
-@nb.njit(cache=True)
+@kernel
 def harvest_rows(
     table: SuccessorArrays,
     contexts: NDArray[np.int32],
@@ -160,7 +160,7 @@ def harvest_rows(
                 table.seen[entry] = min(table.seen[entry] + 1, _SHORT_MEMORY)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def find_longest(table: SuccessorArrays, context: NDArray[np.int32], shortest: int = 1) -> tuple[int, int]:
     """The entry of the longest n-gram known and its n, at least `shortest`, or (-1, 0); context: int32 [4] as in
     `harvest`."""

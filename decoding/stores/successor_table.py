@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from decoding.kernels.numba_kernel import kernel
 
 NUM_SUCCESSORS = 10  # GOOSE's K, and what STAND keeps
 NO_TOKEN = -1
@@ -122,31 +123,31 @@ def _allocate(num_sets: int) -> SuccessorArrays:
     )
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def mix(value: np.uint64) -> np.uint64:
     """Spread 64 bits over 64 bits; no two values give the same."""
     value = value * np.uint64(0x9E3779B97F4A7C15)
     return np.uint64((value ^ (value >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9))
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def key_of(mixed: np.uint64, tier: int) -> np.uint64:
     """A hash whose low two bits are the tier, never 0; `mixed` is what `mix` made of the tokens."""
     key = (mixed & ~np.uint64(_NUM_TIERS - 1)) | np.uint64(tier)
     return key if key != _FREE else np.uint64(_NUM_TIERS)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _tier_of(key: np.uint64) -> np.int64:
     return np.int64(key & np.uint64(_NUM_TIERS - 1))
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _set_of(key: np.uint64, num_sets: int) -> np.int64:
     return np.int64(((key >> np.uint64(32)) * np.uint64(num_sets)) >> np.uint64(32))
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def look_up(table: SuccessorArrays, key: np.uint64) -> int:
     """The entry of `key`, now marked as just used, or -1."""
     row: int = _set_of(key, table.keys.shape[0])
@@ -157,7 +158,7 @@ def look_up(table: SuccessorArrays, key: np.uint64) -> int:
     return -1
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def find_or_claim(table: SuccessorArrays, key: np.uint64) -> tuple[int, bool]:
     """The entry that a row now teaches, and whether it is new; then it still holds what was there before."""
     table.counters[_CLOCK] += 1
@@ -167,7 +168,7 @@ def find_or_claim(table: SuccessorArrays, key: np.uint64) -> tuple[int, bool]:
     return _claim(table, key, table.counters[_CLOCK] - table.keys.size), True
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _claim(table: SuccessorArrays, key: np.uint64, stamp: int) -> int:
     """An entry for a key that is not there: a free one, or the least recently useful of its set."""
     row: int = _set_of(key, table.keys.shape[0])
@@ -183,7 +184,7 @@ def _claim(table: SuccessorArrays, key: np.uint64, stamp: int) -> int:
     return row * _NUM_WAYS + victim
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _move(old: SuccessorArrays, new: SuccessorArrays) -> None:
     for row in range(old.keys.shape[0]):
         for way in range(_NUM_WAYS):

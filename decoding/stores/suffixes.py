@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.ranking import ranked
+from decoding.kernels.numba_kernel import kernel
 
 NOWHERE = -1
 MAX_MATCH = 64  # tokens: the depth that Arctic Inference builds its trees to
@@ -98,18 +98,18 @@ def _allocate(num_places: int) -> SuffixArrays:
     )
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def place_of(index: SuffixArrays, position: int) -> int:
     return int(position & (len(index.tokens) - 1))
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _known(index: SuffixArrays, position: int) -> int:
     """The position, or -1 for one that was overwritten."""
     return position if position >= index.counters[0] - len(index.tokens) else NOWHERE
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _append(index: SuffixArrays, token: int, last: int) -> int:
     position = index.counters[0]
     place, head = place_of(index, position), place_of(index, token)
@@ -124,7 +124,7 @@ def _append(index: SuffixArrays, token: int, last: int) -> int:
     return int(position)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def append_all(index: SuffixArrays, tokens: NDArray[np.int32], last: int) -> int:
     """As `SuffixIndex.extend`, in the room there is."""
     for token in tokens:
@@ -132,7 +132,7 @@ def append_all(index: SuffixArrays, tokens: NDArray[np.int32], last: int) -> int
     return last
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _move(old: SuffixArrays, new: SuffixArrays) -> None:
     """Append all that a ring holds to a larger one that is empty."""
     new.counters[0] = max(0, old.counters[0] - len(old.tokens))
@@ -141,13 +141,13 @@ def _move(old: SuffixArrays, new: SuffixArrays) -> None:
         _append(new, old.tokens[place], _known(old, old.links[place, _BEFORE]))
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def next_position(index: SuffixArrays, position: int) -> int:
     """Of the token after the one at `position` in its sequence, -1 for none."""
     return int(index.links[place_of(index, position), _AFTER])
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _match_len(index: SuffixArrays, position: int, text: NDArray[np.int32]) -> int:
     """How many tokens up to and including `position` are the last ones of `text`, at most `MAX_MATCH`."""
     most, length = min(len(text), MAX_MATCH), 0
@@ -160,7 +160,7 @@ def _match_len(index: SuffixArrays, position: int, text: NDArray[np.int32]) -> i
     return length
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def find_longest(index: SuffixArrays, text: NDArray[np.int32]) -> tuple[int, int]:
     """Of the latest places where the last token of `text`, int32 [t], occurs and goes on, the one that shares most
     tokens with its end, and how many, or -1 and 0; of equal ones the oldest that goes on like most of them (Boyer
@@ -183,7 +183,7 @@ def find_longest(index: SuffixArrays, text: NDArray[np.int32]) -> tuple[int, int
     return best, most
 
 
-@nb.njit(cache=True)
+@kernel
 def find_occurrences(index: SuffixArrays, text: NDArray[np.int32]) -> Occurrences:
     """Every place where a suffix of `text`, int32 [t], occurs and goes on."""
     positions, lengths = np.empty(MOST_OCCURRENCES, np.int64), np.empty(MOST_OCCURRENCES, np.int32)

@@ -5,7 +5,6 @@ Owns the compiled builder and the drafter. Invariant: nodes are in breadth-first
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +13,7 @@ from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import HarvestingDrafter
 from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.ngram import find_successors
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
@@ -33,7 +33,7 @@ class IsotropicDrafter(HarvestingDrafter):
         return to_tree(*build_isotropic_tree(self._ngrams.arrays, tokens, *shape))
 
 
-@nb.njit(cache=True)
+@kernel
 def build_isotropic_tree(
     table: SuccessorArrays, tokens: NDArray[np.int32], limits: Limits, branching: int, use_bigram: bool
 ) -> tuple[Nodes, int]:

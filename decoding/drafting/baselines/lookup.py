@@ -5,7 +5,6 @@ Owns nothing: it rereads the request's tokens, which costs microseconds per thou
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +12,7 @@ from decoding.core.picture import tokens_before_pictures
 from decoding.core.tree import DraftTree, Source, chain
 from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import FixedBudgetDrafter
+from decoding.kernels.numba_kernel import kernel
 
 _MAX_NGRAM = 3
 
@@ -31,7 +31,7 @@ class LookupDrafter(FixedBudgetDrafter):
         return chain(int(tokens[-1]), copied, Source.CONTEXT)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def find_continuation(tokens: NDArray[np.int32], max_ngram: int) -> int:
     """Where the earliest earlier occurrence of the longest matching suffix continues; -1 for none.
 

@@ -6,7 +6,6 @@ comes with STAND, which drafts along it by default.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +16,7 @@ from decoding.drafting.drafter import HarvestingDrafter
 from decoding.drafting.stand.static_tree import shipped_tree
 from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.ngram import find_successors
 from decoding.stores.session import Session
 from decoding.stores.successor_table import NO_TOKEN, SuccessorArrays
@@ -40,7 +40,7 @@ class RecycleDrafter(HarvestingDrafter):
         return to_tree(*fill_template(self._ngrams.arrays, root, limits, *self._template))
 
 
-@nb.njit(cache=True)
+@kernel
 def fill_template(
     table: SuccessorArrays, root: int, limits: Limits, parents: NDArray[np.int32], ranks: NDArray[np.int32]
 ) -> tuple[Nodes, int]:

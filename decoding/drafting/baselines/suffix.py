@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +20,7 @@ from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import FixedBudgetDrafter
 from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.session import Session
 from decoding.stores.suffixes import (
     MAX_MATCH,
@@ -92,7 +92,7 @@ class _Members(NamedTuple):
     end: int
 
 
-@nb.njit(cache=True)
+@kernel
 def speculate(
     own: SuffixArrays, replies: SuffixArrays, text: NDArray[np.int32], limits: Limits, is_chain: bool
 ) -> tuple[Nodes, int]:
@@ -114,7 +114,7 @@ def speculate(
     return nodes, num_nodes
 
 
-@nb.njit(cache=True)
+@kernel
 def _best_members(
     index: SuffixArrays, text: NDArray[np.int32], nodes: Nodes, limits: Limits, is_chain: bool
 ) -> tuple[float, Occurrences]:
@@ -130,7 +130,7 @@ def _best_members(
     return best, Occurrences(found.positions[:best_end], found.lengths[:best_end])
 
 
-@nb.njit(cache=True)
+@kernel
 def _grow(index: SuffixArrays, members: Occurrences, nodes: Nodes, limits: Limits, is_chain: bool) -> tuple[int, float]:
     """Add the likeliest candidate while there is room (algorithm 1); the nodes, root included, and their shares' sum.
 
@@ -158,7 +158,7 @@ def _grow(index: SuffixArrays, members: Occurrences, nodes: Nodes, limits: Limit
     return num_nodes, sum_
 
 
-@nb.njit(cache=True)
+@kernel
 def _allocate(most: int) -> _Candidates:
     room = _MOST_CHILDREN * (most + 1)
     return _Candidates(
@@ -166,7 +166,7 @@ def _allocate(most: int) -> _Candidates:
     )
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _likeliest(candidates: _Candidates, count: int) -> int:
     """The first of those with the largest share, -1 where all are taken."""
     place, share = -1, 0.0
@@ -176,7 +176,7 @@ def _likeliest(candidates: _Candidates, count: int) -> int:
     return place
 
 
-@nb.njit(cache=True)
+@kernel
 def _branch(
     index: SuffixArrays, at: NDArray[np.int64], members: _Members, candidates: _Candidates, count: int, is_chain: bool
 ) -> int:
@@ -213,13 +213,13 @@ def _branch(
     return count
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _copy(candidates: _Candidates, source: int, target: int) -> None:
     candidates.shares[target], candidates.parents[target] = candidates.shares[source], candidates.parents[source]
     candidates.firsts[target], candidates.ends[target] = candidates.firsts[source], candidates.ends[source]
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _step(index: SuffixArrays, at: NDArray[np.int64], first: int, end: int) -> int:
     """Let members [first, end) go on by a token, in place; how many do, those that end here being left out."""
     size = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +19,7 @@ from decoding.core.tree import DraftTree, IntArray, Source
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.state import DraftRows
 from decoding.drafting.tree.candidates import COUPLED, DraftLaw, allocate_candidates, draft_law, rank_candidates
+from decoding.kernels.numba_kernel import kernel
 
 # row: which row of the draft forwards ran the node, or -1; probability: of its path; chance: that it is accepted.
 _NODE = np.dtype(
@@ -129,7 +129,7 @@ class ModelTree:
         return DraftTree(nodes["token"].copy(), parents, sources), nodes["row"]
 
 
-@nb.njit(cache=True)
+@kernel
 def _with_children(nodes: Nodes, run: IntArray, top: Top, growing: Growing) -> Nodes:
     """The nodes, and the children of node run[i] that row i of `top` and the rules speak for."""
     rules, law, candidates = growing.rules, growing.law, allocate_candidates(1)
@@ -157,7 +157,7 @@ def _with_children(nodes: Nodes, run: IntArray, top: Top, growing: Growing) -> N
     return grown[:num_nodes]
 
 
-@nb.njit(cache=True)
+@kernel
 def _chosen(nodes: Nodes, first: int, num_rows: int, growing: Growing) -> IntArray:
     """Those of the nodes from `first` on that the draft model is to be run on next, ascending; often none. num_rows: of
     all draft forwards of the tree so far."""

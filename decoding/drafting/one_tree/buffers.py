@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +20,7 @@ from decoding.drafting.tree import frontier, nodes
 from decoding.drafting.tree.candidates import COUPLED, DraftLaw, draft_law
 from decoding.drafting.tree.nodes import Nodes
 from decoding.kernels.cpu.by_address import Kept, Layout
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.acceptance_model import AcceptanceModel, Levels, below, unmeasured_model
 from decoding.stores.context import MAX_SUFFIX, ContextArrays, ContextIndex
 from decoding.stores.evidence import NUM_SOURCES
@@ -61,7 +61,8 @@ class Candidates(NamedTuple):
 
 class Scratch(NamedTuple):
     """Room for one node. shares: float64 [1, 10]; weights: float64 [10]; places: int32 [10]; variates: float64 [C];
-    path: int32 [32]; context: int32 [4]."""
+    path: int32 [32]; context: int32 [4]; others: int16 [1 + S], what each source says of tokens that it does not name;
+    root: int32 [1], the path to the root alone."""
 
     shares: NDArray[np.float64]
     weights: NDArray[np.float64]
@@ -69,6 +70,8 @@ class Scratch(NamedTuple):
     variates: NDArray[np.float64]
     path: IntArray
     context: IntArray
+    others: NDArray[np.int16]
+    root: IntArray
 
 
 class ModelRows(NamedTuple):
@@ -82,12 +85,14 @@ class ModelRows(NamedTuple):
 
 class Room(NamedTuple):
     """For a tree of n nodes and what is opened ahead of it. heap: `frontier`'s; rows: int32 [n], the draft model's row
-    that ran each node, `ROOT_ROW` for the root's own, `NO_ROW` for none."""
+    that ran each node, `ROOT_ROW` for the root's own, `NO_ROW` for none; waiting: int32 [n], nodes of one round that
+    the draft model might be run on."""
 
     nodes: Nodes
     heap: NDArray[np.int64]
     candidates: Candidates
     rows: IntArray
+    waiting: IntArray
     run: ModelRows
 
 
@@ -162,7 +167,7 @@ def new_room(num_nodes: int) -> Room:
     top = Top(np.zeros((num_nodes, NUM_SUCCESSORS), np.int32), np.zeros((num_nodes, NUM_SUCCESSORS), np.float32))
     run = ModelRows(np.zeros(num_nodes, np.int32), np.zeros(num_nodes, np.int32), top)
     tree, heap = nodes.allocate(num_nodes), frontier.allocate(num_nodes)
-    return Room(tree, heap, candidates, np.zeros(num_nodes, np.int32), run)
+    return Room(tree, heap, candidates, np.zeros(num_nodes, np.int32), np.zeros(num_nodes, np.int32), run)
 
 
 def _blank() -> TreeBuffers:
@@ -184,6 +189,8 @@ def _blank() -> TreeBuffers:
             np.zeros(MOST_CANDIDATES),
             np.zeros(MAX_SUFFIX, np.int32),
             np.zeros(LONGEST_NGRAM, np.int32),
+            np.zeros(NUM_SOURCES, np.int16),
+            np.zeros(1, np.int32),
         ),
         stores=Stores(ContextIndex(1, SHORTEST_COPIED).arrays, SuffixIndex(0).arrays, NgramStore(0).arrays),
         levels=Levels(_UNMEASURED, _UNMEASURED, _UNMEASURED),
@@ -196,7 +203,7 @@ LAYOUT = Layout(_blank())
 read_buffers, _write_buffers = LAYOUT.read, LAYOUT.write
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _write(at: int, buffers: TreeBuffers) -> None:
     _write_buffers(at, buffers)
 
@@ -204,7 +211,7 @@ def _write(at: int, buffers: TreeBuffers) -> None:
 _write_stores = LAYOUT.write_field("stores")
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def write_stores(at: int, stores: Stores) -> None:
     """In place of those that are kept."""
     _write_stores(at, stores)

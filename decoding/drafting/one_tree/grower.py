@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
 from numba.extending import register_jitable
 from numpy.typing import NDArray
@@ -33,8 +32,10 @@ from decoding.drafting.one_tree.buffers import (
 from decoding.drafting.one_tree.opening import open_node
 from decoding.drafting.tree.frontier import peek, pop, push
 from decoding.drafting.tree.nodes import best_nodes, part_of, put_node, put_root
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.context import index_more
 from decoding.stores.evidence import NUM_SOURCES, PREDICTION, is_forced, is_named
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 for reckon in (price_at, price_of, chain_gain):
     register_jitable(reckon)
@@ -47,7 +48,7 @@ GRAMMAR = int(Source.GRAMMAR)
 _PREDICTION_OR_GRAMMAR = 1 << GRAMMAR | 1 << int(PREDICTION)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def plant(at: int, num_known: int) -> None:
     """A tree of the root alone, the last of so many tokens, not opened yet."""
     buffers = read_buffers(at)
@@ -61,7 +62,7 @@ def plant(at: int, num_known: int) -> None:
     room.rows[0] = NO_ROW
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def grow_from_stores(at: int, budget: DraftBudget) -> float:
     """The whole tree without the draft model, from a root that is opened; what it promises beyond the price of its
     nodes."""
@@ -69,11 +70,14 @@ def grow_from_stores(at: int, budget: DraftBudget) -> float:
     buffers.room.heap[0], buffers.counts[NUM_NODES] = 0, 1
     _offer(buffers, budget, _ROOT, _BEST)
     _grow(at, budget, NO_ROUNDS)
-    kept = np.arange(buffers.counts[NUM_NODES]).astype(np.int32)
-    return _gain_of(buffers.room.nodes.scores, kept, budget)
+    num_nodes, scores = buffers.counts[NUM_NODES], buffers.room.nodes.scores
+    gain = -price_of(budget.price, num_nodes - 1)
+    for node in range(1, num_nodes):
+        gain += scores[node]
+    return gain
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def grow_on(at: int, budget: DraftBudget, left: Rounds, top: Top) -> int:
     """The draft model says `top` after the rows asked for last, at first after the root. left: what further rounds may
     have. How many rows it is asked for by now; no more than before where the tree is grown."""
@@ -82,8 +86,11 @@ def grow_on(at: int, budget: DraftBudget, left: Rounds, top: Top) -> int:
     first = counts[NUM_SAID]
     num_said = min(len(top.ids), len(room.rows) - first)  # a block may be longer than any path here
     counts[NUM_SAID] += num_said
-    room.run.top.ids[first : counts[NUM_SAID]] = top.ids[:num_said]
-    room.run.top.probabilities[first : counts[NUM_SAID]] = top.probabilities[:num_said]
+    said = room.run.top
+    for row in range(num_said):
+        for rank in range(NUM_SUCCESSORS):
+            said.ids[first + row, rank] = top.ids[row, rank]
+            said.probabilities[first + row, rank] = top.probabilities[row, rank]
     if first == 0:
         room.rows[0] = ROOT_ROW
     for node in range(counts[NUM_NODES]):
@@ -93,7 +100,7 @@ def grow_on(at: int, budget: DraftBudget, left: Rounds, top: Top) -> int:
     return _grow(at, budget, left)
 
 
-@nb.njit(cache=True)
+@kernel
 def best_part(
     at: int, budget: DraftBudget, spent: float
 ) -> tuple[float, IntArray, IntArray, IntArray, NDArray[np.int8], IntArray]:
@@ -107,7 +114,7 @@ def best_part(
     return _gain_of(nodes.scores, kept, budget), kept, *part_of(nodes, kept)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _gain_of(scores: NDArray[np.float32], kept: IntArray, budget: DraftBudget) -> float:
     """What these nodes, the root first, promise beyond their price, in tokens."""
     gain = -price_of(budget.price, len(kept) - 1)
@@ -116,7 +123,7 @@ def _gain_of(scores: NDArray[np.float32], kept: IntArray, budget: DraftBudget) -
     return gain
 
 
-@nb.njit(cache=True)
+@kernel
 def _worth_their_rate(scores: NDArray[np.float32], kept: IntArray, budget: DraftBudget, spent: float) -> IntArray:
     """Those of the nodes, ascending, that are worth their price at the rate of a step with the likelier ones."""
     emitted, cost, count = budget.others + 1.0, budget.fixed + spent, 0
@@ -128,12 +135,12 @@ def _worth_their_rate(scores: NDArray[np.float32], kept: IntArray, budget: Draft
     return kept[places_of_best(scores[kept], count + 1)]
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _grow(at: int, budget: DraftBudget, left: Rounds) -> int:
     """Add the likeliest candidates, until the draft model is to be run on some; how many rows it is asked for by now.
     While it is to run again nothing below its nodes is looked at."""
     buffers = read_buffers(at)
-    counts, waiting = buffers.counts, np.empty(len(buffers.room.rows), np.int32)
+    counts, waiting = buffers.counts, buffers.room.waiting
     most_depth = left.most_depth if buffers.room.rows[0] != NO_ROW else _NOWHERE
     while True:
         num_waiting, before = _add_likeliest(at, budget, most_depth, waiting), counts[NUM_ASKED]
@@ -143,7 +150,7 @@ def _grow(at: int, budget: DraftBudget, left: Rounds) -> int:
         most_depth = _NOWHERE
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _add_likeliest(at: int, budget: DraftBudget, most_depth: int, waiting: IntArray) -> int:
     """Take candidates while they are worth it; how many wait, unoffered, since the draft model might be run on them.
     most_depth: of a node that it may be run on."""
@@ -172,7 +179,7 @@ def _add_likeliest(at: int, budget: DraftBudget, most_depth: int, waiting: IntAr
     return num_waiting
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _row_ahead(buffers: TreeBuffers, node: int) -> int:
     """The row that ran a node before it was there, if one did; of a block that of its depth."""
     run, nodes = buffers.room.run, buffers.room.nodes
@@ -185,7 +192,7 @@ def _row_ahead(buffers: TreeBuffers, node: int) -> int:
     return NO_ROW
 
 
-@nb.njit(cache=True)
+@kernel
 def _choose(at: int, budget: DraftBudget, waiting: IntArray, left: Rounds) -> None:
     """Ask for a round of the draft model on those of the waiting nodes where that is worth it; the others are offered
     as they are.
@@ -212,7 +219,7 @@ def _choose(at: int, budget: DraftBudget, waiting: IntArray, left: Rounds) -> No
         _offer(buffers, budget, np.int64(node), _BEST)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _ask(at: int, budget: DraftBudget, node: int, left: Rounds) -> float:
     """Ask for a row on a node, and in the same round on what the stores go on with, while the tree is likely to come
     there; what the draft model promises there beyond the stores and the price of its rows, in tokens.
@@ -243,7 +250,7 @@ def _ask(at: int, budget: DraftBudget, node: int, left: Rounds) -> float:
     return promise
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _add_row(buffers: TreeBuffers, node: int) -> None:
     """Ask for one more row, on a node."""
     nodes, run, rows, row = buffers.room.nodes, buffers.room.run, buffers.room.rows, buffers.counts[NUM_ASKED]
@@ -251,13 +258,13 @@ def _add_row(buffers: TreeBuffers, node: int) -> None:
     buffers.counts[NUM_ASKED] += 1
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _best_chance(buffers: TreeBuffers, node: int) -> float:
     candidates = buffers.room.candidates
     return float(candidates.chances[node, candidates.order[node, 0]]) if candidates.sizes[node] > 0 else 0.0
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _least_score(scores: NDArray[np.float32], num_nodes: int, budget: int, least: float) -> float:
     """What a further node must score more than, once the budget's nodes are there. least: as it was with fewer."""
     if num_nodes - 1 < budget:
@@ -275,7 +282,7 @@ def _least_score(scores: NDArray[np.float32], num_nodes: int, budget: int, least
         least = lowest
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _offer(buffers: TreeBuffers, budget: DraftBudget, node: int, rank: int) -> None:
     """Put a node's candidate of this rank among those that may join the tree."""
     candidates, nodes = buffers.room.candidates, buffers.room.nodes
@@ -285,7 +292,7 @@ def _offer(buffers: TreeBuffers, budget: DraftBudget, node: int, rank: int) -> N
             push(buffers.room.heap, chance, node, rank)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _put(buffers: TreeBuffers, node: int, parent: int, rank: int, chance: float) -> None:
     """Make a candidate of `parent` node number `node`, of the source that speaks most for it."""
     candidates, nodes, stretch = buffers.room.candidates, buffers.room.nodes, buffers.levels.request.stretch

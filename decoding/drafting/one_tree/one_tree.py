@@ -187,7 +187,7 @@ class OneTree:
             rows = self._buffers.record.room.rows[verified[path[1:]]]
             self._state.keep(rows[rows >= 0])
         num_emitted = self._request.num_tokens - self._num_probed  # a stop may have cut the run
-        learn_tree(self._at, verified, path[:num_emitted], verdict.tokens[:num_emitted])
+        learn_tree(self._at, verified[path[:num_emitted]], verdict.tokens[:num_emitted])
         if top is not None:
             self._ngrams.teach_tree(self._request.keys[: self._num_probed], tree, verdict, top)
 

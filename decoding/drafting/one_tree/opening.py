@@ -7,7 +7,6 @@ Invariant: the candidates' chances are in falling order and sum to at most one.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +25,7 @@ from decoding.drafting.one_tree.buffers import (
 )
 from decoding.drafting.tree.candidates import DraftLaw, Expected, temper
 from decoding.kernels.cpu.sampling.noise import exponential
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.acceptance_model import chance_of, stances_of
 from decoding.stores.context import BY_OCCURRENCES, find_match
 from decoding.stores.evidence import (
@@ -54,7 +54,7 @@ _NUM_SEEN = 4
 _SHORTEST = LONGEST_NGRAM - 1
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def open_node(at: int, node: np.int64) -> None:
     """Ask what may follow a node; at: of the buffers.
 
@@ -64,7 +64,9 @@ def open_node(at: int, node: np.int64) -> None:
     candidates, nodes, sides = buffers.room.candidates, buffers.room.nodes, buffers.sides
     candidates.sizes[node] = 0
     candidates.firsts[node] = NO_TOKEN
-    others = np.full(NUM_SOURCES, SILENT, np.int16)  # what each source says of tokens it does not name
+    others = buffers.scratch.others
+    for source in range(NUM_SOURCES):
+        others[source] = SILENT
     tokens = buffers.tokens[: buffers.counts[NUM_KNOWN]]
     position = np.int64(len(tokens) + nodes.depths[node])
     _add_foreseen(buffers, node, position, others)
@@ -92,7 +94,7 @@ def open_node(at: int, node: np.int64) -> None:
         candidates.known[node] = likeliest if candidates.sizes[node] > 0 else NO_TOKEN
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _add_foreseen(buffers: TreeBuffers, node: int, position: int, others: NDArray[np.int16]) -> None:
     """What the request's grammar and prediction go on with, where the path has followed them so far."""
     candidates, nodes, foreseen = buffers.room.candidates, buffers.room.nodes, buffers.foreseen
@@ -115,7 +117,7 @@ def _add_foreseen(buffers: TreeBuffers, node: int, position: int, others: NDArra
             others[PREDICTION] = other_foreseen_class(reason)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _add_context(buffers: TreeBuffers, node: int, position: int, others: NDArray[np.int16]) -> None:
     """What followed where the end of the path stood before, in the text or in the session's replies."""
     candidates, tokens = buffers.room.candidates, buffers.tokens[: buffers.counts[NUM_KNOWN]]
@@ -131,7 +133,7 @@ def _add_context(buffers: TreeBuffers, node: int, position: int, others: NDArray
         others[CONTEXT] = other_copied_class(match[NUM_SHARED])
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _copy_goes_on(buffers: TreeBuffers, node: int, tokens: IntArray) -> bool:
     """Whether the node is what its parent's match went on with, and that goes on; its own match is the next place."""
     candidates, nodes = buffers.room.candidates, buffers.room.nodes
@@ -146,7 +148,7 @@ def _copy_goes_on(buffers: TreeBuffers, node: int, tokens: IntArray) -> bool:
     return True
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _find_copy(buffers: TreeBuffers, node: int, tokens: IntArray) -> None:
     """Look the path up, in the session's replies only for what shares more tokens than the text."""
     nodes, match, path = buffers.room.nodes, buffers.room.candidates.matches[node], buffers.scratch.path
@@ -161,7 +163,7 @@ def _find_copy(buffers: TreeBuffers, node: int, tokens: IntArray) -> None:
     match[FOUND], match[NUM_SHARED], match[IS_AGREED], match[IS_REPLY] = found, num_shared, is_agreed, is_reply
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _next(buffers: TreeBuffers, tokens: IntArray, position: int, is_reply: int) -> tuple[int, int]:
     """The position after one in the text or in the session's replies, and its token; -1 for none."""
     if is_reply:
@@ -172,7 +174,7 @@ def _next(buffers: TreeBuffers, tokens: IntArray, position: int, is_reply: int) 
     return (position + 1, tokens[position + 1]) if is_token else (-1, NO_TOKEN)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _add_list(
     at: int, table: Expected, entry: int, place: tuple[int, int, int, int], others: NDArray[np.int16]
 ) -> None:
@@ -205,7 +207,7 @@ def _add_list(
     others[source] = unnamed + weight_step(weights[best] * scale)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _write_classes(
     classes: NDArray[np.int16],
     node: int,
@@ -222,7 +224,7 @@ def _write_classes(
         classes[node, places[index], source] = begin + weight_step(weights[index] * scale)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _slot_of(candidates: Candidates, variates: NDArray[np.float64], law: DraftLaw, named: tuple[int, int, int]) -> int:
     """A token's place among the node's candidates, where it may be new; with temperature its variate is there too.
     named: (node, position, token)."""
@@ -239,7 +241,7 @@ def _slot_of(candidates: Candidates, variates: NDArray[np.float64], law: DraftLa
     return int(size)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _weigh(buffers: TreeBuffers, node: int, others: NDArray[np.int16]) -> None:
     """Give each candidate its chance, and put the likeliest first."""
     candidates, model = buffers.room.candidates, buffers.levels.request

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.evidence import GUESSED, MATCHED_MORE, MATCHED_ONE, MATCHED_THREE, SEARCHED
 
 MAX_EDIT = 12  # tokens of a replacement that is remembered
@@ -194,7 +194,7 @@ def warm_up() -> None:
     find_place(np.arange(3, dtype=np.int32), np.arange(2, dtype=np.int32), 0)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def find_place(tokens: NDArray[np.int32], reply: NDArray[np.int32], position: int) -> int:
     """The place in `tokens` before which the end of `reply` stands, the longest match; -1 for none.
 

@@ -5,13 +5,13 @@ Owns nothing. Reads the buffers as they were when the tree grew; of a step witho
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from decoding.core.tree import IntArray
 from decoding.drafting.one_tree.buffers import IS_UNLEARNED, LAST_KEPT, NO_ROW, NUM_KEPT, NUM_KNOWN, read_buffers
 from decoding.drafting.one_tree.grower import plant
 from decoding.drafting.one_tree.opening import open_node
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.acceptance_model import learn_hit, learn_probe, learn_token, stances_of
 from decoding.stores.evidence import NUM_SOURCES
 from decoding.stores.suffixes import append_all
@@ -20,7 +20,7 @@ _LIKELY = 2  # candidates of a node
 _ROOT = np.int64(0)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def probe(at: int, num_known: int) -> float:
     """Learn from the text so far, plant a tree at its last token and ask the stores what follows: how likely the
     likeliest next token is."""
@@ -33,7 +33,7 @@ def probe(at: int, num_known: int) -> float:
     return float(candidates.chances[0, candidates.order[0, 0]]) if candidates.sizes[0] > 0 else 0.0
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def learn_text(at: int, num_known: int) -> None:
     """The text has so many tokens now: learn from what was said of the one after the last root, if no tree was verified
     there, and keep what is new among the session's replies."""
@@ -42,7 +42,7 @@ def learn_text(at: int, num_known: int) -> None:
     root = counts[NUM_KNOWN]
     if counts[IS_UNLEARNED] and root < num_known:
         counts[IS_UNLEARNED] = 0
-        _learn(at, np.zeros(1, np.int32), buffers.tokens[root : root + 1])
+        _learn(at, buffers.scratch.root, buffers.tokens[root : root + 1])
         learn_probe(buffers.levels, buffers.room.rows[0] != NO_ROW)
     if counts[NUM_KEPT] < num_known and buffers.sides.uses_context:
         fresh = buffers.tokens[counts[NUM_KEPT] : num_known]
@@ -50,17 +50,17 @@ def learn_text(at: int, num_known: int) -> None:
         counts[NUM_KEPT] = num_known
 
 
-@nb.njit(cache=True)
-def learn_tree(at: int, verified: IntArray, path: IntArray, came: IntArray) -> None:
-    """A tree that grew here was verified. verified: int32 [n], its nodes as they grew; path: int32 [a + 1], those of
-    them that were accepted; came: int32 [a + 1], the token that came after each."""
+@kernel(borrows=True)
+def learn_tree(at: int, path: IntArray, came: IntArray) -> None:
+    """A tree that grew here was verified. path: int32 [a + 1], the nodes that were accepted, as they grew; came:
+    int32 [a + 1], the token that came after each."""
     buffers = read_buffers(at)
     buffers.counts[IS_UNLEARNED] = 0
-    _learn(at, verified[path], came)
+    _learn(at, path, came)
     learn_probe(buffers.levels, buffers.room.rows[0] != NO_ROW)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _learn(at: int, path: IntArray, came: IntArray) -> None:
     """Show the sources what came: token came[i] after node path[i]."""
     buffers = read_buffers(at)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 
 from decoding.core.request import Request
@@ -19,6 +18,7 @@ from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import HarvestingDrafter
 from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.context import BY_LENGTHS, BY_OCCURRENCES, MAX_CHAIN, ContextIndex
 from decoding.stores.ngram import find_successors
 from decoding.stores.session import Session
@@ -96,7 +96,7 @@ class SpineShape(NamedTuple):
     use_spine_branches: bool
 
 
-@nb.njit(cache=True)
+@kernel
 def build_spine_tree(table: SuccessorArrays, root: int, shape: SpineShape) -> tuple[Nodes, int]:
     """A tree by Algorithm 1 (appendix B.1), and how many nodes it has, root included. A branch's score is its share
     among siblings."""
@@ -113,7 +113,7 @@ def build_spine_tree(table: SuccessorArrays, root: int, shape: SpineShape) -> tu
     return nodes, _copy(nodes, num_nodes, spine_len, shape.chain[spine_len:end])
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _copy(nodes: Nodes, num_nodes: int, last: int, chain: IntArray) -> int:
     """Put a chain below node `last`; the new number of nodes, as of all below."""
     for token in chain:
@@ -123,7 +123,7 @@ def _copy(nodes: Nodes, num_nodes: int, last: int, chain: IntArray) -> int:
     return num_nodes
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _branch_spine(table: SuccessorArrays, nodes: Nodes, num_nodes: int, share: int, shape: SpineShape) -> int:
     """Step 3: `share` nodes for the spine's branches, by the harmonic rule, at least one each."""
     harmonic = 0.0
@@ -136,7 +136,7 @@ def _branch_spine(table: SuccessorArrays, nodes: Nodes, num_nodes: int, share: i
     return num_nodes
 
 
-@nb.njit(cache=True)
+@kernel
 def _extend(table: SuccessorArrays, nodes: Nodes, num_nodes: int, shape: SpineShape) -> int:
     """Step 4: breadth-first, each branch node takes children in proportion to its score among its siblings."""
     most_nodes = shape.limits.max_nodes + 1
@@ -153,7 +153,7 @@ def _extend(table: SuccessorArrays, nodes: Nodes, num_nodes: int, shape: SpineSh
     return num_nodes
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _attach(table: SuccessorArrays, nodes: Nodes, num_nodes: int, node: int, width: int, shape: SpineShape) -> int:
     """Attach the best successors of a node, at most `width`, without the one that the chain goes on with."""
     before = nodes.tokens[nodes.parents[node]] if node > 0 else shape.before_root

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numba as nb
 import numpy as np
 
 from decoding.core.request import Request
@@ -27,6 +26,7 @@ from decoding.drafting.tree.candidates import (
 )
 from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
+from decoding.kernels.numba_kernel import kernel
 from decoding.stores.ngram import LONGEST_NGRAM, find_longest, path_context
 from decoding.stores.session import Session
 from decoding.stores.successor_table import SuccessorArrays
@@ -64,7 +64,7 @@ class StandDrafter(HarvestingDrafter):
         return [int(slot) for slot in self._slots[verdict.path[1:]]]
 
 
-@nb.njit(cache=True)
+@kernel
 def fill_tree(
     table: SuccessorArrays, tokens: IntArray, limits: Limits, law: DraftLaw, static: tuple[IntArray, IntArray]
 ) -> tuple[Nodes, Candidates, IntArray]:

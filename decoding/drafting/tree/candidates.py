@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Protocol
 
-import numba as nb
 import numpy as np
 from numba.extending import register_jitable
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.tree import Draws
 from decoding.kernels.cpu.sampling.noise import gumbel
+from decoding.kernels.numba_kernel import kernel
 from decoding.sampling.law import law_of
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS
 
@@ -78,7 +78,7 @@ def laws_of(candidates: Candidates, num_nodes: int) -> Draws:
     return Draws(candidates.ids[:num_nodes], np.where(is_known, candidates.shares[:num_nodes], 0.0))
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def temper(table: Expected, entry: int, law: DraftLaw, shares: NDArray[np.float64], node: int) -> int:
     """Fill the node's `shares` with q: an entry's probabilities at the law's temperature, filtered, summing to one;
     return how many. At temperature 0 they stay those of temperature 1."""
@@ -91,11 +91,13 @@ def temper(table: Expected, entry: int, law: DraftLaw, shares: NDArray[np.float6
         size += 1
     if law.temperature > 0.0:
         size = _num_kept(shares[node, :size], law)
-    shares[node, :size] /= shares[node, :size].sum()
+    total = shares[node, :size].sum()
+    for index in range(size):
+        shares[node, index] /= total
     return size
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def _num_kept(shares: NDArray[np.float64], law: DraftLaw) -> int:
     """How many of the falling `shares`, which begin with 1, top-k, then top-p, then min-p keep."""
     if law.top_k > 0:
@@ -109,7 +111,7 @@ def _num_kept(shares: NDArray[np.float64], law: DraftLaw) -> int:
     return kept
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True, borrows=True)
 def rank_candidates(
     table: Expected, entry: int, law: DraftLaw, place: tuple[int, int, int], candidates: Candidates
 ) -> None:

@@ -6,9 +6,10 @@ of equal chances the earlier node goes first, then the lower rank.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from decoding.kernels.numba_kernel import kernel
 
 _CHANCE_SCALE = 2.0**30
 _MOST_NODES = 2**20 - 1
@@ -20,7 +21,7 @@ def allocate(num_nodes: int) -> NDArray[np.int64]:
     return np.zeros(1 + 3 * num_nodes, np.int64)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def push(heap: NDArray[np.int64], chance: float, parent: int, rank: int) -> None:
     """Add the candidate `rank` (0 to 255) of node `parent`; chance is between 0 and 1."""
     packed = (np.int64(chance * _CHANCE_SCALE) << 28) | ((_MOST_NODES - parent) << 8) | (_MOST_RANKS - rank)
@@ -32,13 +33,13 @@ def push(heap: NDArray[np.int64], chance: float, parent: int, rank: int) -> None
     heap[slot] = packed
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def peek(heap: NDArray[np.int64]) -> float:
     """The chance of the likeliest candidate of a heap that is not empty."""
     return float((heap[1] >> 28) / _CHANCE_SCALE)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def pop(heap: NDArray[np.int64]) -> tuple[float, int, int]:
     """Take the likeliest candidate of a heap that is not empty: (chance, parent, rank)."""
     top = heap[1]

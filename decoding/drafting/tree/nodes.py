@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from decoding.core.ranking import places_of_best
 from decoding.core.tree import DraftTree
+from decoding.kernels.numba_kernel import kernel
 
 
 class Nodes(NamedTuple):
@@ -47,13 +47,13 @@ def to_tree(nodes: Nodes, num_nodes: int) -> DraftTree:
     )
 
 
-@nb.njit(cache=True)
+@kernel
 def best_nodes(scores: NDArray[np.float32], num_nodes: int, budget: int) -> NDArray[np.int32]:
     """int32, ascending: the root and the `budget` likeliest nodes; a tree, if no child is likelier than its parent."""
     return places_of_best(scores[:num_nodes], budget + 1)  # of equals the earlier, so parents first
 
 
-@nb.njit(cache=True)
+@kernel
 def part_of(
     nodes: Nodes, kept: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int8], NDArray[np.int32]]:
@@ -68,7 +68,7 @@ def part_of(
     return tokens, parents, sources, names
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def put_root(nodes: Nodes, token: int) -> None:
     nodes.tokens[0] = token
     nodes.parents[0] = -1
@@ -77,7 +77,7 @@ def put_root(nodes: Nodes, token: int) -> None:
     nodes.scores[0] = 1.0
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def put_node(nodes: Nodes, node: int, parent: int, token: int, source: int, score: float) -> None:
     nodes.tokens[node] = token
     nodes.parents[node] = parent

@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 
-from decoding.engine.compiling.groups import ATTENTION, methods, run_group
+from decoding.engine.compiling.groups import ATTENTION, LAYERS, methods, run_group
 from decoding.process.parent import end_with
 
 POLITE = 10  # on the scale of `nice`, once requests may run beside
@@ -28,7 +28,8 @@ if __name__ == "__main__":
     for group in arguments.groups:
         _compile(group)
     if not arguments.groups:
-        _compile(ATTENTION)
+        for group in (ATTENTION, LAYERS):
+            _compile(group)
         os.nice(POLITE)
         for method in methods():
             _compile(method)

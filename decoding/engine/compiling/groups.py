@@ -1,12 +1,12 @@
-"""The kernels in groups: what plain replies need, exact attention's, each drafting method's, and those of each kind of
-packed weights. A group is compiled by running what calls it.
+"""The kernels in groups: what plain replies need, exact attention's, what most layers are made of, each drafting
+method's, and those of each kind of packed weights. A group is compiled by running what calls it.
 
 Knows nothing of processes. Invariant: where a group is in the kernel cache, running it loads it and compiles nothing.
 """
 
 from __future__ import annotations
 
-ATTENTION, PLAIN = "attention", "plain"
+ATTENTION, LAYERS, PLAIN = "attention", "layers", "plain"
 WEIGHTS = "weights"  # begins the names of the groups of packed weights
 
 
@@ -28,6 +28,15 @@ def run_group(name: str) -> None:
         from decoding.attention import exact
 
         exact.warm_up()
+    elif name == LAYERS:
+        from decoding.kernels.cpu import rows, team
+        from decoding.kernels.cpu.products.panels import multiply_floats
+        from decoding.kernels.cpu.program import compiled
+
+        team.warm_up()
+        for share in (rows.normalise_floats, rows.rotate_floats, rows.gate_floats, rows.add_floats, rows.look_up):
+            compiled(share)
+        compiled(multiply_floats)
     elif name == PLAIN:
         from decoding.drafting.one_tree import prediction
         from decoding.sampling import logits_processors, logprobs, sampler, top_tokens

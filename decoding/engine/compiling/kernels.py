@@ -11,7 +11,7 @@ from collections.abc import Collection
 from threading import Thread
 
 from decoding.engine.compiling.compiler import Compiler, compile_side_by_side
-from decoding.engine.compiling.groups import ATTENTION, PLAIN, methods, run_group, weights_group
+from decoding.engine.compiling.groups import LAYERS, PLAIN, methods, run_group, weights_group
 from decoding.kernels.cache import is_complete, note_complete
 
 logger = logging.getLogger("gander.engine")
@@ -39,10 +39,10 @@ class Kernels:
             run_group(PLAIN)
             self._has_plain = True
 
-    def wait_for_attention(self) -> None:
-        """Rather than have the model compile it here as well."""
+    def wait_for_layers(self) -> None:
+        """Rather than have the model compile them, and exact attention, here as well."""
         if self._compiler is not None:
-            self._compiler.wait_for(ATTENTION)
+            self._compiler.wait_for(LAYERS)
 
     def load_weights(self, kinds: Collection[tuple[int, int, int]]) -> None:
         """Those that multiply weights of these bits, groups and bytes of a scale. Each takes seconds to compile."""

@@ -16,6 +16,7 @@ from decoding.kernels.cpu.atomics import call_at
 from decoding.kernels.cpu.lanes import copy_bytes, exp, pointer, raise_counter
 from decoding.kernels.cpu.program import COUNTER, NUM_ROWS, SOURCE, TARGET
 from decoding.kernels.cpu.rows import FLOATS, HALVES, narrowed, numbers_at, size_of, widened
+from decoding.kernels.numba_kernel import kernel
 
 # The fields of calls, each an int64, after SOURCE, TARGET, NUM_ROWS and COUNTER.
 # Sorting. SOURCE: int64 [M, K], the experts of each row. TARGET: int64 [M, K], the place of each pair among the sorted
@@ -42,12 +43,12 @@ TABLE_WORDS = 3 + 3 * MOST_MOVES
 SMALLEST_SUM = np.float32(1e-20)  # as transformers' routers have it
 
 
-@nb.njit(cache=True)
+@kernel
 def _words(address: int, count: int) -> Any:
     return nb.carray(pointer(address, np.int64(0)), count)
 
 
-@nb.njit(cache=True)
+@kernel
 def _start_call(tables: Any, expert: int, first: int, count: int) -> None:
     """Give the expert `count` of the sorted rows, from `first` on."""
     for number in range(len(tables) // TABLE_WORDS):
@@ -150,7 +151,7 @@ def add_up_halves(fields: Any) -> None:
     _add_up(nb.carray(fields, NUM_ROW_FIELDS), HALVES)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _chances(logits: Any, chances: Any, is_sigmoid: bool) -> None:
     """Softmax, or the sigmoid of each."""
     largest, total = np.float32(-np.inf), np.float32(0)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba as nb
 import numpy as np
 import torch
+
+from decoding.kernels.numba_kernel import kernel
 
 
 def codes_of(kernel: Callable[[Any, Any], None], blocks: torch.Tensor, num_codes: int) -> torch.Tensor:
@@ -21,7 +22,7 @@ def codes_of(kernel: Callable[[Any, Any], None], blocks: torch.Tensor, num_codes
     return codes
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel(nogil=True)
 def four_bits(blocks: Any, codes: Any) -> None:
     """The last 16 bytes of a block: all low halves, then all high ones."""
     half = codes.shape[1] // 2
@@ -32,7 +33,7 @@ def four_bits(blocks: Any, codes: Any) -> None:
             row[half + place] = packed[place] >> 4
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel(nogil=True)
 def five_bits(blocks: Any, codes: Any) -> None:
     """As `four_bits`, and before these bytes four of fifth bits, the first code's lowest."""
     half = codes.shape[1] // 2
@@ -45,7 +46,7 @@ def five_bits(blocks: Any, codes: Any) -> None:
             row[half + place] = packed[place] >> 4 | (high >> (half + place) & 1) << 4
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel(nogil=True)
 def q4_k(blocks: Any, codes: Any) -> None:
     width = codes.shape[1] // 8
     for block in range(len(blocks)):
@@ -56,7 +57,7 @@ def q4_k(blocks: Any, codes: Any) -> None:
                 row[width + place] = packed[place] >> 4
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel(nogil=True)
 def q5_k(blocks: Any, codes: Any) -> None:
     for block in range(len(blocks)):
         for part in range(4):
@@ -66,7 +67,7 @@ def q5_k(blocks: Any, codes: Any) -> None:
                 codes[block, 64 * part + 32 + place] = both >> 4 | (high & 2) << 3
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel(nogil=True)
 def q6_k(blocks: Any, codes: Any) -> None:
     for block in range(len(blocks)):
         for half in range(2):
@@ -78,7 +79,7 @@ def q6_k(blocks: Any, codes: Any) -> None:
                     codes[block, 128 * half + 64 + 32 * part + place] = both >> 4 | (high & 48)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel(nogil=True)
 def six_bits(blocks: Any, codes: Any) -> None:
     """The factors of eight scales, then of eight minima, in the twelve bytes from the fifth on (ggml's
     get_scale_min_k4)."""

@@ -38,6 +38,7 @@ from decoding.kernels.cpu.lanes import (
     raise_counter,
 )
 from decoding.kernels.cpu.products.panels import emit_rounded
+from decoding.kernels.numba_kernel import kernel
 
 # The fields of a call's table, each an int64; the first five are the same in all calls.
 SOURCE, TARGET, NUM_ROWS, COUNTER, WIDTH = range(5)
@@ -78,12 +79,12 @@ def narrowed(_context: Any, number: Any, tag: Any) -> Any:
     return tag(types.float32, tag), codegen
 
 
-@nb.njit(cache=True)
+@kernel
 def _rounded(number: float, tag: Any) -> Any:
     return widened(narrowed(number, tag))
 
 
-@nb.njit(cache=True)
+@kernel
 def numbers_at(address: int, width: int, tag: Any) -> Any:
     return nb.carray(pointer(address, tag), width)
 
@@ -98,13 +99,13 @@ def size_of(_context: Any, tag: Any) -> Any:
     return types.int64(tag), codegen
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _next_row(call: Any) -> int:
     """Claim the next row that no thread has claimed; `NUM_ROWS` or more if there is none."""
     return raise_counter(np.int64(call.ctypes.data) + 8 * COUNTER, 1)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _add_rows(source: Any, other: Any, target: Any, tag: Any) -> None:
     for column in range(len(target)):
         target[column] = narrowed(widened(source[column]) + widened(other[column]), tag)
@@ -118,7 +119,7 @@ def _mean_square(numbers: Any) -> Any:
     return total / np.float32(len(numbers))
 
 
-@nb.njit(cache=True)
+@kernel
 def _normalise_row(call: Any, source: Any, target: Any, wide: Any, tag: Any) -> None:
     scale = numbers_at(call[SCALE], call[WIDTH], FLOATS)
     eps = nb.carray(pointer(np.int64(call.ctypes.data) + 8 * EPS, FLOATS), 1)[0]

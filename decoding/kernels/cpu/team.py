@@ -24,6 +24,7 @@ from numba import types
 
 from decoding.kernels.cpu.atomics import call_at, exchange_if, futex, load, pause, store
 from decoding.kernels.cpu.lanes import pointer, raise_counter
+from decoding.kernels.numba_kernel import kernel
 
 # The words of a team, each an int64, by cache line. STATE: the number of the present phase, and below `PHASE_BITS` how
 # many threads are inside. SLEEPERS: threads of the program that sleep until the next phase. FIRST, END: the program's
@@ -41,12 +42,12 @@ FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # of the system c
 WAIT, WAKE = 128, 129  # its operations within a process
 
 
-@nb.njit(cache=True)
+@kernel
 def _ask_system(team: int, address: int, operation: int, value: int) -> None:
     futex(load(team + 8 * SYSTEM_CALL), load(team + 8 * FUTEX), address, operation, value)
 
 
-@nb.njit(cache=True)
+@kernel
 def _wait(team: int, thread: int, word: int, shift: int, known: int) -> None:
     """Return when word >> shift is no longer `known`, or sometimes earlier. Spin, then sleep; a shift of 0 means that
     the thread is idle, and does not hold up a program."""
@@ -57,7 +58,7 @@ def _wait(team: int, thread: int, word: int, shift: int, known: int) -> None:
     _sleep(team, thread, word, shift, known)
 
 
-@nb.njit(cache=True)
+@kernel
 def _sleep(team: int, thread: int, word: int, shift: int, known: int) -> None:
     is_asleep = team + 8 * (IS_ASLEEP + thread * LINE)
     store(is_asleep, 1)
@@ -70,7 +71,7 @@ def _sleep(team: int, thread: int, word: int, shift: int, known: int) -> None:
     store(is_asleep, 0)
 
 
-@nb.njit(cache=True)
+@kernel
 def _wake(team: int, first: int, most: int) -> None:
     """Wake those of the threads from `first` to `most` that sleep."""
     for thread in range(first, most):
@@ -80,7 +81,7 @@ def _wake(team: int, first: int, most: int) -> None:
             _ask_system(team, is_asleep, WAKE, 1)
 
 
-@nb.njit(cache=True)
+@kernel
 def _run_phase(program: int, phase: int) -> None:
     places = nb.carray(pointer(program, np.int64(0)), phase + 3)
     start, end = places[1 + phase], places[2 + phase]
@@ -90,7 +91,7 @@ def _run_phase(program: int, phase: int) -> None:
         start += 2
 
 
-@nb.njit(cache=True)
+@kernel
 def _take_part(team: int, phase: int) -> int:
     """Run the phase, which this thread is inside of, and those that it begins as the last to leave the one before.
     Returns the next phase, which it is not inside of."""
@@ -114,7 +115,7 @@ def _take_part(team: int, phase: int) -> int:
     return phase
 
 
-@nb.njit(cache=True)
+@kernel
 def _lead(team: int, program: int, most: int) -> None:
     first = (load(team + 8 * STATE) >> PHASE_BITS) + 1
     end = first + nb.carray(pointer(program, np.int64(0)), 1)[0]
@@ -136,7 +137,7 @@ def _lead(team: int, program: int, most: int) -> None:
             phase = _take_part(team, state >> PHASE_BITS)
 
 
-@nb.njit(cache=True)
+@kernel
 def _help(team: int, thread: int) -> None:
     known, phase = 0, 0  # the program that this thread has seen to its end, and the phase that it may enter next
     while load(team + 8 * STOPS) == 0:
@@ -242,6 +243,12 @@ class Team:
 
 def _can_sleep() -> bool:
     return sys.platform == "linux" and platform.machine() in FUTEX_NUMBERS
+
+
+def warm_up() -> None:
+    """Compile what a team's threads run, or load it."""
+    for function, num_words in ((lead, 3), (run_alone, 3), (help_leader, 2)):
+        _compiled(function, num_words)
 
 
 @cache

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from decoding.kernels.numba_kernel import kernel
 
 IntArray = NDArray[np.int32]
 
 
-@nb.njit(cache=True)
+@kernel
 def trunk_len(parents: IntArray) -> int:
     """The length of a tree's leading chain that all later nodes descend from."""
     trunk = 0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.kernels.cpu.trees import IntArray, trunk_len
+from decoding.kernels.numba_kernel import kernel
 
 SPLIT = 128  # the length of the first ranges
 OCTAVE = 16  # so many ranges are as long; each further octave's are twice as long as those of the one before
@@ -51,7 +51,7 @@ class Paths(NamedTuple):
     places: NDArray[np.int32]
 
 
-@nb.njit(cache=True)
+@kernel
 def place_of(position: int) -> int:
     """The number of the range that a position is in."""
     unit, octave = position // SPLIT, 1
@@ -62,7 +62,7 @@ def place_of(position: int) -> int:
     return min(MOST_RANGES - 1, (octave - 1) * OCTAVE + (unit >> (octave - 1)))
 
 
-@nb.njit(cache=True)
+@kernel
 def start_of(place: int) -> int:
     """The first position of a range."""
     if place < OCTAVE:
@@ -72,7 +72,7 @@ def start_of(place: int) -> int:
     return SPLIT * (OCTAVE + place % OCTAVE << (place // OCTAVE - 1))
 
 
-@nb.njit(cache=True)
+@kernel
 def cut(trees: Trees, most_partials: int, most_of_step: int) -> Cuts:
     """Ranges of segments with more than `most_partials` are coarser, and where all together have more than
     `most_of_step` those of the largest segments are, until they have not."""
@@ -83,7 +83,7 @@ def cut(trees: Trees, most_partials: int, most_of_step: int) -> Cuts:
     return cuts
 
 
-@nb.njit(cache=True)
+@kernel
 def _cut(trees: Trees, most_partials: int) -> Cuts:
     num_segments = len(trees.prefix_lens)
     segments, num_shared = np.empty((num_segments, SEGMENT_WORDS), np.int32), np.empty(num_segments, np.int32)
@@ -103,7 +103,7 @@ def _cut(trees: Trees, most_partials: int) -> Cuts:
     return Cuts(segments, num_shared, num_partials)
 
 
-@nb.njit(cache=True)
+@kernel
 def list_paths(trees: Trees, cuts: Cuts) -> Paths:
     """Each row that reaches beyond its segment's shared ranges is in one path, and in order of position there."""
     most_words = most_paths = 0
@@ -148,7 +148,7 @@ def list_paths(trees: Trees, cuts: Cuts) -> Paths:
     return Paths(records[:place], index[:path])
 
 
-@nb.njit(cache=True)
+@kernel
 def list_items(trees: Trees, cuts: Cuts, paths: Paths, group: int, pairs: int) -> NDArray[np.int32]:
     """int32 [I, 6]: the items, ordered so that tiles of the same keys follow each other and find them in the cache. A
     path's place is counted from the first path's."""
@@ -181,7 +181,7 @@ def list_items(trees: Trees, cuts: Cuts, paths: Paths, group: int, pairs: int) -
     return items[:item]
 
 
-@nb.njit(cache=True)
+@kernel
 def _write(
     item: NDArray[np.int32], segment: int, first_pair: int, number: int, start: int, end: int, path: int
 ) -> None:

@@ -26,12 +26,12 @@ PROGRAM = dedent(
         found = [value for module in modules for value in vars(module).values() if isinstance(value, CPUDispatcher)]
         return {f"{each.__module__}.{each.__name__}": len(each.signatures) for each in found}
 
-    class SlowCompiler:  # done with attention at once, and with drafting when it is told to be
+    class SlowCompiler:  # done with layers at once, and with drafting when it is told to be
         def __init__(self):
             self.may_end = threading.Event()
 
         def wait_for(self, group):
-            assert group == "attention" or self.may_end.wait(120)
+            assert group == "layers" or self.may_end.wait(120)
 
         def finish(self):
             pass

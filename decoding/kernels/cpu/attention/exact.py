@@ -64,11 +64,12 @@ from decoding.kernels.cpu.attention.tile_scratch import RANGE, address_of, round
 from decoding.kernels.cpu.attention.weighing import find_path, follow_paths, start_sums, weigh
 from decoding.kernels.cpu.lanes import LANES
 from decoding.kernels.layout import BLOCK_LEN
+from decoding.kernels.numba_kernel import kernel
 
 FEW = 16  # pairs
 
 
-@nb.njit(cache=True)
+@kernel
 def _score_rows(tile: Tile, blocks: Blocks, places: tuple[int, int], scores: int) -> None:
     """Score up to `NUM_BLOCKS` blocks. places: of the first, and of their end. scores: the address for the first
     pair's."""
@@ -120,7 +121,7 @@ def _columns(blocks: Blocks, first: int) -> Blocks:
     )
 
 
-@nb.njit(cache=True)
+@kernel
 def _add_rows(tile: Tile, pairs: tuple[int, int], blocks: Blocks, keys: tuple[int, int], weights: int) -> None:
     """Add the weighted values of keys. pairs: a range of the tile's. keys: the place of the first block, and how many.
     weights: the address of those of the tile's first pair."""
@@ -171,7 +172,7 @@ def _add_values(tile: Tile, place: int, slots: tuple[int, int], is_last: bool) -
         _add_rows(tile, (0, tile.num_pairs), blocks, (block, num_keys), weights)
 
 
-@nb.njit(cache=True)
+@kernel
 def _add_paths(tile: Tile, place: int, positions: tuple[int, int], begin: int) -> None:
     """Add the weighted values of a range's last positions, in which each row has slots of its own. place, begin: where
     the range begins in a line, and at which position."""
@@ -186,7 +187,7 @@ def _add_paths(tile: Tile, place: int, positions: tuple[int, int], begin: int) -
         pair = last
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _attend_tile(tile: Tile) -> None:
     """Fill the tile's sums."""
     first, end = slot_range(tile)
@@ -240,7 +241,7 @@ def _attend(call: Table) -> None:
         save(call, tile)
 
 
-@nb.njit(cache=True)
+@kernel
 def _layer_of(call: Table) -> LayerTable:
     return LayerTable(
         nb.carray(lanes.pointer(call[LAYER], np.int64(0)), HAS_SINKS + 1),
@@ -249,7 +250,7 @@ def _layer_of(call: Table) -> LayerTable:
     )
 
 
-@nb.njit(cache=True)
+@kernel
 def _step_of(call: Table) -> StepTable:
     return StepTable(
         nb.carray(lanes.pointer(call[SEGMENTS], np.int64(0)), (call[NUM_SEGMENTS], NUM_WRITTEN + 1)),

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numba as nb
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
@@ -37,6 +36,7 @@ from decoding.kernels.cpu.lanes import (
     emit_store,
 )
 from decoding.kernels.layout import SCALE_BYTES, SCALED, num_scale_bytes
+from decoding.kernels.numba_kernel import kernel
 
 FORMATS = ("float32", "bfloat16", "float16", "int8", "fp8")
 FLOAT32, BFLOAT16, FLOAT16, INT8, FP8 = range(5)
@@ -57,32 +57,32 @@ class Small(NamedTuple):
 
 HALF, E4M3 = Small(2, 10, 15, 0x7BFF, 0x7E00), Small(1, 3, 7, 0x7E, 0x7F)
 
-_num_scale_bytes = nb.njit(cache=True)(num_scale_bytes)
+_num_scale_bytes = kernel(num_scale_bytes)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def item_size(kind: int) -> int:
     """The bytes of a column."""
     return 4 if kind == FLOAT32 else 2 if kind in (BFLOAT16, FLOAT16) else 1
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def row_width(kind: int, width: int) -> int:
     """The columns of a row of `width` numbers."""
     return width + _num_scale_bytes(width) if kind == INT8 else width
 
 
-@nb.njit(cache=True)
+@kernel
 def float_of(bits: int) -> Any:
     return np.uint32(bits).view(np.float32)
 
 
-@nb.njit(cache=True)
+@kernel
 def _bits_of(number: float) -> Any:
     return np.float32(number).view(np.uint32)
 
 
-@nb.njit(cache=True)
+@kernel
 def round_small(number: float, small: Small) -> Any:
     """The nearest code, ties to even; finite numbers beyond the largest become that, others NaN."""
     bits, shift = np.int64(_bits_of(number)), 23 - small.digits
@@ -98,7 +98,7 @@ def round_small(number: float, small: Small) -> Any:
     return code | (bits >> 31) << (8 * small.size - 1)
 
 
-@nb.njit(cache=True)
+@kernel
 def scale_of(largest: float) -> Any:
     """The scale of numbers up to `largest`, as bfloat16, rounded up so that no code is above the largest."""
     if not largest < np.float32(np.inf):
@@ -196,7 +196,7 @@ def _emit_scale(builder: Builder, address: Value) -> Value:
 _widen_keys, _widen_values = _scaled_kernel(_emit_scales), _scaled_kernel(_emit_scale)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _widen(kind: int, source: int, ahead: int, count: int, target: int) -> None:
     """`count` vectors without scales."""
     if kind == BFLOAT16:
@@ -207,7 +207,7 @@ def _widen(kind: int, source: int, ahead: int, count: int, target: int) -> None:
         _widen_e4m3(source, ahead, count, target)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def widen_keys(kind: int, source: int, ahead: int, width: int, target: int) -> None:
     """A block of keys as float32 [width, 16]. kind: not float32. ahead: what to prefetch, laid out alike."""
     if kind != INT8:
@@ -219,7 +219,7 @@ def widen_keys(kind: int, source: int, ahead: int, width: int, target: int) -> N
         _widen_keys(source + done, scales, ahead + done, count, target + 4 * done)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def widen_values(kind: int, source: int, ahead: int, shape: tuple[int, int], target: int) -> None:
     """Values as float32 [rows, width], and numbers that mean nothing up to a whole vector after them. shape: rows and
     width. As many vectors are read of each row."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 
 from decoding.kernels.cpu import halves, lanes
@@ -19,9 +18,10 @@ from decoding.kernels.cpu.attention.tile import Tile
 from decoding.kernels.cpu.attention.tile_scratch import address_of, round_up, sum_widths
 from decoding.kernels.cpu.lanes import LANES, VECTOR_BYTES
 from decoding.kernels.layout import BLOCK_LEN
+from decoding.kernels.numba_kernel import kernel
 
 
-@nb.njit(cache=True)
+@kernel
 def blocks_of(plane: Plane, blocks: tuple[int, int], row_step: int, then: tuple[Plane, int]) -> Blocks:
     """blocks: the first one's place in the plane's table, and how many. then: what is read next, from a place on."""
     next_plane, place = then
@@ -37,17 +37,17 @@ def blocks_of(plane: Plane, blocks: tuple[int, int], row_step: int, then: tuple[
     )
 
 
-@nb.njit(cache=True)
+@kernel
 def _number_at(table: int, place: int) -> Any:
     return np.int64(np.int32(lanes.load_word(table + 4 * place)))
 
 
-@nb.njit(cache=True)
+@kernel
 def _address(blocks: Blocks, place: int) -> Any:
     return blocks.base + _number_at(blocks.table, place) * blocks.block_step
 
 
-@nb.njit(cache=True)
+@kernel
 def _ahead(blocks: Blocks, place: int) -> Any:
     """The address to prefetch for a place: beyond the last block it is in the plane that is read next."""
     if place <= blocks.last:
@@ -56,13 +56,13 @@ def _ahead(blocks: Blocks, place: int) -> Any:
     return blocks.next_base + _number_at(blocks.next_table, place) * blocks.next_block_step
 
 
-@nb.njit(cache=True)
+@kernel
 def _staged(tile: Tile, count: int, block_bytes: int, row_step: int) -> Blocks:
     start, table = address_of(tile.rooms.staged), address_of(tile.layer.counting)
     return Blocks(table, start, block_bytes, count - 1, row_step, table, start, block_bytes)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _stage_pairs(address: int, shape: tuple[int, int], ahead: int, target: int) -> None:
     """Rows side by side, which may be read a little beyond their end, in pairs. shape: rows and their width."""
     num_rows, width = shape
@@ -73,7 +73,7 @@ def _stage_pairs(address: int, shape: tuple[int, int], ahead: int, target: int) 
         halves.pair_with_zeros(address + done, step, 1, count, ahead, target + done, 2 * step)
 
 
-@nb.njit(cache=True)
+@kernel
 def stage_keys(tile: Tile, source: Blocks, first: int) -> Blocks:
     """Up to `NUM_BLOCKS` blocks of keys from place `first` on, which are not float32."""
     width, kind = tile.layer.integers[KEY_DIM], tile.layer.integers[FORMAT]
@@ -89,7 +89,7 @@ def stage_keys(tile: Tile, source: Blocks, first: int) -> Blocks:
     return _staged(tile, count, step, 0)
 
 
-@nb.njit(cache=True)
+@kernel
 def stage_values(tile: Tile, source: Blocks, first: int, num_keys: int) -> Blocks:
     """The blocks of `num_keys` values, of which there are up to `NUM_BLOCKS`, from place `first` on."""
     width, kind = tile.layer.integers[VALUE_DIM], tile.layer.integers[FORMAT]
@@ -110,7 +110,7 @@ def stage_values(tile: Tile, source: Blocks, first: int, num_keys: int) -> Block
     return _staged(tile, count, step, 4 * width)
 
 
-@nb.njit(cache=True)
+@kernel
 def stage_path(tile: Tile, first: int, num_keys: int) -> Blocks:
     """The values of a path's slots, `num_keys` of them from place `first` on."""
     width, kind = tile.layer.integers[VALUE_DIM], tile.layer.integers[FORMAT]
@@ -135,7 +135,7 @@ def stage_path(tile: Tile, first: int, num_keys: int) -> Blocks:
     return _staged(tile, NUM_BLOCKS, step, 4 * width)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def must_stage_values(tile: Tile) -> bool:
     width = tile.layer.integers[VALUE_DIM]
     return tile.layer.integers[FORMAT] != FLOAT32 or width != sum_widths(width)[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 
 from decoding.kernels.cpu import lanes
@@ -48,9 +47,10 @@ from decoding.kernels.cpu.attention.tile_scratch import address_of, fill, round_
 from decoding.kernels.cpu.attention.weights import finish
 from decoding.kernels.cpu.lanes import LANES
 from decoding.kernels.layout import BLOCK_LEN, SCALE_BYTES, SCALED
+from decoding.kernels.numba_kernel import kernel
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _copy_number(source: int, from_item: int, target: int, to_item: int) -> None:
     """Copy a number; bfloat16 is the nearest, ties to even."""
     if from_item == to_item == 2:
@@ -66,13 +66,13 @@ def _copy_number(source: int, from_item: int, target: int, to_item: int) -> None
             lanes.store_half(target, np.uint16(bits >> np.uint32(16)))
 
 
-@nb.njit(cache=True)
+@kernel
 def _number_at(source: int, item: int) -> Any:
     """A float32 or bfloat16 as float32."""
     return float_of(lanes.load_word(source) if item == 4 else np.uint32(lanes.load_half(source)) << np.uint32(16))
 
 
-@nb.njit(cache=True)
+@kernel
 def _store_scaled(source: int, item: int, width: int, target: int, step: int) -> None:
     """Write codes of int8, then the bytes of their scales."""
     place = target + step * width
@@ -92,7 +92,7 @@ def _store_scaled(source: int, item: int, width: int, target: int, step: int) ->
         place += step * SCALE_BYTES
 
 
-@nb.njit(cache=True)
+@kernel
 def _store_row(source: int, item: int, width: int, target: int, step: int, kind: int) -> None:
     """Write a row of `width` numbers of `item` bytes to columns that are `step` bytes apart."""
     if kind == INT8:
@@ -108,7 +108,7 @@ def _store_row(source: int, item: int, width: int, target: int, step: int, kind:
                 _copy_number(number, item, place, item_size(kind))
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def store_head(call: Table, layer: Table, write_slots_M: Table, head: int) -> None:
     """Write the step's keys and values of one kv head to their slots."""
     given, kind, key_dim, value_dim = call[ITEM], layer[FORMAT], layer[KEY_DIM], layer[VALUE_DIM]
@@ -124,7 +124,7 @@ def store_head(call: Table, layer: Table, write_slots_M: Table, head: int) -> No
         _store_row(source, given, value_dim, target, item, kind)
 
 
-@nb.njit(cache=True)
+@kernel
 def load_queries(call: Table, tile: Tile) -> None:
     """Load queries, float32 or pairs of bfloat16, with zeros for the pairs by which a kernel's group exceeds the
     tile."""
@@ -141,7 +141,7 @@ def load_queries(call: Table, tile: Tile) -> None:
             _copy_number(source + item * column, item, target + to_item * column, to_item)
 
 
-@nb.njit(cache=True)
+@kernel
 def save(call: Table, tile: Tile) -> None:
     """Divide the weighted sums by the weights' totals and write them to the result."""
     layer, sums = tile.layer.integers, tile.rooms.sums

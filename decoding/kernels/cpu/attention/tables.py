@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,6 +43,7 @@ from decoding.kernels.cpu.attention.step_table import (
     Table,
 )
 from decoding.kernels.cpu.attention.tile_scratch import MOST_PAIRS
+from decoding.kernels.numba_kernel import kernel
 
 FEW_PAIRS, MANY = 32, 2048  # a tile's pairs, unless a segment has so many that every thread has tiles enough
 
@@ -59,7 +59,7 @@ class SegmentColumns(NamedTuple):
     num_written: IntArray
 
 
-@nb.njit(cache=True)
+@kernel
 def fill_segments(columns: SegmentColumns) -> tuple[Table, int, int]:
     """The segments; the most keys of one; and the most nodes of a tree, with those of earlier forwards."""
     num_segments, num_keys, num_nodes = len(columns.prefix_lens), 0, 0
@@ -79,13 +79,13 @@ def fill_segments(columns: SegmentColumns) -> tuple[Table, int, int]:
     return segments, num_keys, num_nodes
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _most_pairs(num_pairs: int) -> int:
     """Of a tile, where a segment has `num_pairs`."""
     return FEW_PAIRS if num_pairs < MANY else MOST_PAIRS
 
 
-@nb.njit(cache=True)
+@kernel
 def make_tiles(segments: Table, group: int) -> Table:
     """int64 [T, 3]: tiles of all (row, head) pairs of every segment, for one kv head."""
     num_tiles = 0
@@ -106,7 +106,7 @@ def make_tiles(segments: Table, group: int) -> Table:
     return tiles
 
 
-@nb.njit(cache=True)
+@kernel
 def step_fields(step: StepTable, scratch: NDArray[np.float32], num_nodes: int) -> Table:
     """The fields with the addresses and lengths of a step's arrays. num_nodes: the most of a tree."""
     fields = np.empty(NUM_FIELDS, np.int64)

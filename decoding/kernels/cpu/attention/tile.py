@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
-
 from decoding.kernels.cpu.attention.call_table import (
     CHUNK,
     FORMAT,
@@ -36,6 +34,7 @@ from decoding.kernels.cpu.attention.step_table import (
 )
 from decoding.kernels.cpu.attention.tile_scratch import Floats, Rooms, address_of, make_rooms, score_width
 from decoding.kernels.layout import BLOCK_LEN
+from decoding.kernels.numba_kernel import kernel
 
 
 class Tile(NamedTuple):
@@ -65,7 +64,7 @@ class Tile(NamedTuple):
     score_width: int
 
 
-@nb.njit(cache=True)
+@kernel
 def _plane(layer: Table, plane: int, head: int, table: IntArray) -> Plane:
     """A head's part of a plane [B, H, 16 rows]."""
     width = row_width(layer[FORMAT], layer[KEY_DIM] if plane == KEYS else layer[VALUE_DIM])
@@ -73,7 +72,7 @@ def _plane(layer: Table, plane: int, head: int, table: IntArray) -> Plane:
     return Plane(address_of(table), layer[plane] + head * size, layer[NUM_KV_HEADS] * size)
 
 
-@nb.njit(cache=True)
+@kernel
 def make_tile(layer: LayerTable, step: StepTable, task: tuple[int, int, int], num_nodes: int, scratch: Floats) -> Tile:
     """task: the tile's number, a kv head, and the head that the thread takes next. num_nodes: the most of a tree."""
     number, head, next_head = task
@@ -102,20 +101,20 @@ def make_tile(layer: LayerTable, step: StepTable, task: tuple[int, int, int], nu
     )
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def node_of(tile: Tile, pair: int) -> int:
     """The node of a pair of the tile."""
     return tile.first_node + (tile.first_pair + pair) // tile.layer.integers[GROUP]
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def first_visible(layer: Table, position: int) -> int:
     """The first position that a row at `position` may see."""
     first = max(0, position - layer[WINDOW] + 1) if layer[WINDOW] > 0 else 0
     return max(first, position // layer[CHUNK] * layer[CHUNK]) if layer[CHUNK] > 0 else first
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def slot_range(tile: Tile) -> tuple[int, int]:
     """The range of the segment's slots that holds all keys that the tile's rows may see, from the start of a block."""
     first, last = node_of(tile, 0), node_of(tile, tile.num_pairs - 1)

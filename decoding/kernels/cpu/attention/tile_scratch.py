@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.kernels.cpu.attention.products import NARROW, NUM_BLOCKS
 from decoding.kernels.cpu.lanes import LANES
 from decoding.kernels.layout import BLOCK_LEN
+from decoding.kernels.numba_kernel import kernel
 
 Floats = NDArray[np.float32]
 MOST_PAIRS = 128  # the most (token, head) pairs that share a pass over keys and values
@@ -24,33 +24,33 @@ MOST_PAIRS = 128  # the most (token, head) pairs that share a pass over keys and
 RANGE = 256
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def round_up(number: int, multiple: int) -> int:
     return (number + multiple - 1) // multiple * multiple
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def score_width(num_nodes: int) -> int:
     """float32 numbers per pair of scores: whole groups of blocks, plus one cache line so that pairs fall into different
     sets of the processor's cache. num_nodes: of a tree; 0 of a chain."""
     return round_up(RANGE + num_nodes, NUM_BLOCKS * BLOCK_LEN) + LANES
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def sum_widths(value_dim: int) -> tuple[int, int]:
     """float32 numbers per pair of sums: without the totals, and with them and the largest score."""
     padded = round_up(value_dim, NARROW * LANES)
     return padded, padded + 2 * LANES
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _room_sizes(key_dim: int, value_dim: int) -> tuple[int, int, int, int]:
     """float32 numbers of queries, sums, staged blocks and a raw block. Kernels may read a little beyond the blocks."""
     block = BLOCK_LEN * (max(key_dim, value_dim) + 1) + NARROW * LANES
     return round_up(key_dim, LANES) * MOST_PAIRS, sum_widths(value_dim)[1] * MOST_PAIRS, NUM_BLOCKS * block, block
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def scratch_words(num_nodes: int, key_dim: int, value_dim: int) -> int:
     """The float32 numbers that one tile needs. num_nodes: the most of a tree."""
     queries, sums, staged, raw = _room_sizes(key_dim, value_dim)
@@ -68,7 +68,7 @@ class Rooms(NamedTuple):
     scores: Floats
 
 
-@nb.njit(cache=True)
+@kernel
 def make_rooms(num_nodes: int, key_dim: int, value_dim: int, scratch: Floats) -> Rooms:
     queries, sums, staged, raw = _room_sizes(key_dim, value_dim)
     staged_at = queries + sums
@@ -85,13 +85,13 @@ def make_rooms(num_nodes: int, key_dim: int, value_dim: int, scratch: Floats) ->
     )
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def fill(numbers: Floats, start: int, end: int, number: float) -> None:
     """numbers[start:end] = number, without the cost of a slice."""
     for place in range(start, end):
         numbers[place] = number
 
 
-@nb.njit(cache=True)
+@kernel
 def address_of(array: Any) -> Any:
     return np.int64(array.ctypes.data)  # signed: numba adds signed and unsigned as floats

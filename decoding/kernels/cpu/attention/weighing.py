@@ -16,12 +16,13 @@ from decoding.kernels.cpu.attention.products import SOME
 from decoding.kernels.cpu.attention.tile import Tile, first_visible, node_of
 from decoding.kernels.cpu.attention.tile_scratch import address_of, fill, round_up, sum_widths
 from decoding.kernels.cpu.lanes import LANES
+from decoding.kernels.numba_kernel import kernel
 
 NEVER = np.float32(-np.inf)
 LOWEST = np.float32(-1e30)  # the largest score of nothing: finite, so that differences are numbers
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def start_sums(tile: Tile) -> None:
     """Sums of nothing, or of the sink."""
     layer, sums = tile.layer.integers, tile.rooms.sums
@@ -36,7 +37,7 @@ def start_sums(tile: Tile) -> None:
             sums[pair * width + padded] = np.float32(1)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def find_path(tile: Tile, node: int, start: int) -> int:
     """Write the slots of a node's path, from position `start` on, and return how many there are."""
     path, end = tile.rooms.path, tile.positions[node] + 1
@@ -49,7 +50,7 @@ def find_path(tile: Tile, node: int, start: int) -> int:
     return max(end - start, 0)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def follow_paths(tile: Tile, first: int) -> int:
     """Move each row's scores of its tree's slots to the places of their positions; return the last position's end.
 

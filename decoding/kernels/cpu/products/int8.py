@@ -43,6 +43,7 @@ from decoding.kernels.cpu.products.panels import (
     sum_steps,
     write,
 )
+from decoding.kernels.numba_kernel import kernel
 
 # The fields of a multiplication's call, each an int64. STARTS: int32 for each output; SCALES: float32 for each output.
 SOURCE, TARGET, NUM_ROWS, COUNTER, ROW_SCALES, WEIGHTS, BIAS = range(7)
@@ -118,7 +119,7 @@ def _multiply(call: Any, tag: Any) -> None:
                     write(total, target + row * target_step, min(PANEL, num_left), tag)
 
 
-@nb.njit(cache=True)
+@kernel
 def _round_row(bits: Any, integers: Any, width: int) -> Any:
     """Round a row to integers, its largest number to 127, and return the scale. bits: the row's float32 bits."""
     largest = np.uint32(0)

@@ -40,6 +40,7 @@ from decoding.kernels.cpu.lanes import (
     emit_times,
     raise_counter,
 )
+from decoding.kernels.numba_kernel import kernel
 from decoding.kernels.processor import has_wide_registers, multiplies_halves, multiplies_wide_bytes
 
 PANEL = 64  # outputs
@@ -237,7 +238,7 @@ def write(_context: Any, vectors: Any, target: Any, count: Any, tag: Any) -> Any
     return types.void(*[types.int64] * 3, tag), codegen
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def sum_steps(rows: Rows, panel: int, start: int, end: int, sums: int, tag: Any) -> None:
     """sums[r] += row r * the panel, over the steps from `start` to `end`."""
     if rows.num_rows <= ROWS and _vectors_at_a_time(rows.num_rows) == PANEL_VECTORS:

@@ -32,6 +32,7 @@ from decoding.kernels.cpu.lanes import (
     pointer,
     raise_counter,
 )
+from decoding.kernels.numba_kernel import kernel
 
 # The fields of a call, each an int64. TARGET: codes, a byte each; SCALES, MINIMA: float32 for each row and group.
 SOURCE, TARGET, NUM_ROWS, COUNTER, WIDTH, GROUP, MOST, SCALES, MINIMA = range(9)
@@ -100,7 +101,7 @@ def _try(_context: Any, weights: Any, importance: Any, count: Any, totals: Any, 
     return types.void(*[types.int64] * 6, types.float32), codegen
 
 
-@nb.njit(cache=True)
+@kernel
 def _search(weights: Lanes, most: np.float32) -> Lanes:
     """The best error, scale and minimum of each lane's group. Large weights count more, as in llama.cpp's k-quants."""
     size = np.float32(len(weights))

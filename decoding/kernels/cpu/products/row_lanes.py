@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from decoding.kernels.cpu import lanes
 from decoding.kernels.cpu.lanes import IN_FLIGHT, LANES, VECTOR_BYTES
+from decoding.kernels.numba_kernel import kernel
 
 # Shape suffixes: M rows, I input width, O output width.
 Floats = NDArray[np.float32]
 
 
-@nb.njit(cache=True)
+@kernel
 def _transpose(rows_MI: Floats, tile: int) -> Floats:
     """[I * LANES]: sixteen rows interleaved, one in each lane, with zeros after the last row."""
     width = rows_MI.shape[1]
@@ -27,7 +28,7 @@ def _transpose(rows_MI: Floats, tile: int) -> Floats:
     return columns
 
 
-@nb.njit(cache=True)
+@kernel
 def _multiply_block(columns: Floats, weight_OI: Floats, out_MO: Floats, tile: int, block: int) -> None:
     """Multiply one tile of sixteen rows by up to sixteen outputs' weights."""
     width = weight_OI.shape[1]
@@ -46,7 +47,7 @@ def _multiply_block(columns: Floats, weight_OI: Floats, out_MO: Floats, tile: in
             out_MO[tile * LANES + lane, first + output] = sums[output * LANES + lane]
 
 
-@nb.njit(cache=True)
+@kernel
 def multiply_serial(rows_MI: Floats, weight_OI: Floats, out_MO: Floats) -> None:
     num_blocks = (len(weight_OI) + IN_FLIGHT - 1) // IN_FLIGHT
     for tile in range((len(rows_MI) + LANES - 1) // LANES):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from decoding.kernels.numba_kernel import kernel
 
 # Shape suffixes: V vocabulary, S tokens seen, B biased tokens, W words of a bit mask, A tokens of all bad words
 
@@ -33,7 +34,7 @@ class BadWords(NamedTuple):
     ends: NDArray[np.int64]
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def penalise(row: NDArray[np.float32], seen_S: NDArray[np.int32], counts_V: NDArray[np.int32], by: Penalties) -> None:
     """Penalise seen tokens: divide positive logits by repetition and multiply others by it; then, if the count is not
     0, subtract frequency * count and presence. seen_S: distinct tokens. counts_V: occurrences in the reply."""
@@ -47,13 +48,13 @@ def penalise(row: NDArray[np.float32], seen_S: NDArray[np.int32], counts_V: NDAr
         row[token] = np.float32(value)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def add_bias(row: NDArray[np.float32], ids_B: NDArray[np.int64], biases_B: NDArray[np.float64]) -> None:
     for place in range(len(ids_B)):
         row[ids_B[place]] = np.float32(np.float64(row[ids_B[place]]) + biases_B[place])
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def forbid_unset(row: NDArray[np.float32], mask_W: Mask) -> None:
     """Leave only tokens whose bit is set."""
     for word in range((len(row) + 31) // 32):
@@ -67,7 +68,7 @@ def forbid_unset(row: NDArray[np.float32], mask_W: Mask) -> None:
                     row[token] = -np.inf
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def forbid_bad_words(row: NDArray[np.float32], tail: NDArray[np.int32], words: BadWords) -> None:
     """Forbid the last token of each sequence whose other tokens end `tail`, the text so far."""
     start = 0

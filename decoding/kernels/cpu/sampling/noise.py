@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from decoding.kernels.numba_kernel import kernel
+
 MAX_NOISE = -math.log(-math.log1p(-(2.0**-33)))  # about 22.87, the largest value a token can draw
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -62,7 +64,7 @@ def noise_bound(word: np.uint32) -> np.float32:
     return _BOUND_OF_NO_BITS - np.float32(left.view(np.int32)) * _NATS_PER_BIT
 
 
-@nb.njit(cache=True)
+@kernel
 def fill_words(words: NDArray[np.uint32], seed: np.uint64, position: int, block: int) -> None:
     """Fill in the words of tokens from 4 * block on for the target's own noise. len(words): a multiple of four."""
     for place in range(len(words) // 4):
@@ -71,21 +73,21 @@ def fill_words(words: NDArray[np.uint32], seed: np.uint64, position: int, block:
             words[4 * place + word] = four[word]
 
 
-@nb.njit(cache=True)
+@kernel
 def gumbel(seed: np.uint64, position: int, token: int, stream: int = 0, step: int = 0) -> float:
     """The noise of one token at one absolute position, float64."""
     words = philox_words(seed, position, token >> 2, stream, step)
     return gumbel_of_word(words[token & 3])
 
 
-@nb.njit(cache=True)
+@kernel
 def exponential(seed: np.uint64, position: int, token: int) -> float:
     """The target's own noise as an exponential variate, exp(-noise). The token of least variate / probability is
     drawn."""
     return -math.log((np.float64(philox_words(seed, position, token >> 2)[token & 3]) + 0.5) * 2.0**-32)
 
 
-@nb.njit(cache=True)
+@kernel
 def uniform(seed: np.uint64, position: int, index: int, stream: int, step: int) -> float:
     """A number in (0, 1) of 52 bits, the `index`-th of its position, stream and step."""
     first, second, _, _ = philox_words(seed, position, index, stream, step)

@@ -10,6 +10,8 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.kernels.numba_kernel import kernel
+
 EXPONENT_FLOOR = np.float32(-87.0)  # below it exp is not a normal float32
 MASS_BLOCK = 1024
 SEARCH_BLOCK = 256
@@ -39,7 +41,7 @@ def key_of(bits: np.int32) -> np.int32:
     return np.int32(bits ^ ((bits >> np.int32(31)) & ALL_BUT_SIGN))
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def highest_key(bits: NDArray[np.int32]) -> np.int32:
     """The highest `key_of` of a row; at least that of minus infinity."""
     most = KEY_OF_MINUS_INFINITY
@@ -48,7 +50,7 @@ def highest_key(bits: NDArray[np.int32]) -> np.int32:
     return most
 
 
-@nb.njit(cache=True)
+@kernel
 def highest(row: NDArray[np.float32]) -> np.float32:
     """The highest value; NaN if one is NaN or plus infinity, or if all are minus infinity.
 
@@ -64,7 +66,7 @@ def highest(row: NDArray[np.float32]) -> np.float32:
     return np.int32(key_of(most)).view(np.float32)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def first_at_least(row: NDArray[np.float32], value: np.float32) -> int:
     """The first token whose value is at least `value`; there must be one."""
     token = 0
@@ -75,7 +77,7 @@ def first_at_least(row: NDArray[np.float32], value: np.float32) -> int:
     return token
 
 
-@nb.njit(cache=True)
+@kernel
 def tokens_at_least(row: NDArray[np.float32], value: np.float32) -> NDArray[np.int64]:
     """All tokens whose value is at least `value`, in order."""
     tokens = np.empty(num_at_least(row, value) + 1, np.int64)  # the last place is written to but not returned
@@ -89,7 +91,7 @@ def tokens_at_least(row: NDArray[np.float32], value: np.float32) -> NDArray[np.i
     return tokens[:found]
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def num_at_least(block: NDArray[np.float32], value: np.float32) -> int:
     """How many values are at least `value`. A count is vectorised, unlike a search."""
     count = 0
@@ -98,7 +100,7 @@ def num_at_least(block: NDArray[np.float32], value: np.float32) -> int:
     return count
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def mass(row: NDArray[np.float32], best: np.float32, scale: np.float32) -> float:
     """The sum of exp((row - best) * scale): float64 over blocks that are summed in float32."""
     total = 0.0

@@ -5,16 +5,17 @@ Invariant: a row's sum runs from the oldest input on, and no product is joined w
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from decoding.kernels.numba_kernel import kernel
 
 # Shape suffixes: M rows, C channels, W inputs that a convolution looks back at, B segments.
 Floats = NDArray[np.float32]
 Places = NDArray[np.int64]
 
 
-@nb.njit(cache=True)
+@kernel
 def convolve_floats(
     inputs_MC: Floats, windows_BWC: Floats, places: Places, weight: Floats, bias_C: Floats, out_MC: Floats
 ) -> None:

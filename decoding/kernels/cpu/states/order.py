@@ -5,9 +5,10 @@ Invariant: a row is walked after its parent, and while the parent's state is sti
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from decoding.kernels.numba_kernel import kernel
 
 # Shape suffixes: P nodes of all trees.
 ROW, SOURCE, TARGET = range(3)  # columns of a walk
@@ -15,7 +16,7 @@ IntArray = NDArray[np.int32]
 Walk = NDArray[np.int64]
 
 
-@nb.njit(cache=True)
+@kernel
 def lay_walk(
     offsets: IntArray,
     tree_offsets: IntArray,
@@ -65,7 +66,7 @@ def lay_walk(
     return walk, num_scratch
 
 
-@nb.njit(cache=True)
+@kernel
 def _children(parents: IntArray, num_certain: int) -> list[NDArray[np.int64]]:
     """The candidates among each row's children; after all rows, those that follow the certain ones."""
     num_rows = len(parents)
@@ -78,7 +79,7 @@ def _children(parents: IntArray, num_certain: int) -> list[NDArray[np.int64]]:
     return found
 
 
-@nb.njit(cache=True)
+@kernel
 def inputs_of(offsets: IntArray, tree_offsets: IntArray, parents_P: IntArray, width: int) -> NDArray[np.int64]:
     num_segments = len(offsets) - 1
     inputs = np.empty((offsets[-1], width + 1), np.int64)

@@ -26,6 +26,7 @@ from decoding.kernels.cpu.states.lanes import (
     find_one,
 )
 from decoding.kernels.cpu.states.order import ROW, SOURCE, TARGET, Walk
+from decoding.kernels.numba_kernel import kernel
 
 # Shape suffixes: K key width, V value width. Addresses and strides are in bytes unless their name says floats.
 # Fields of a call. `JOBS` is the address of a table with a line for each recurrence; `ROOM_FLOATS` of each thread.
@@ -58,7 +59,7 @@ def _floats(address: int, count: int) -> Floats:
     return found
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _correct(state: int, job: NDArray[np.int64], decay: int, key: int, sums: int) -> None:
     """Decay a state, and find what it holds for a key."""
     num_keys, step = job[KEY_DIM], 4 * job[VALUE_DIM]
@@ -71,7 +72,7 @@ def _correct(state: int, job: NDArray[np.int64], decay: int, key: int, sums: int
                 find_one(state + place, step, num_keys, decay, decay_step, key, sums + place)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _add(state: int, job: NDArray[np.int64], key: int, query: int, value: int, out: int) -> None:
     """Add a value under its key to a state that is decayed, and read it with the query."""
     num_keys, step = job[KEY_DIM], 4 * job[VALUE_DIM]
@@ -83,7 +84,7 @@ def _add(state: int, job: NDArray[np.int64], key: int, query: int, value: int, o
                 add_one(state + place, step, num_keys, 0, 0, key, query, value + place, out + place)
 
 
-@nb.njit(cache=True)
+@kernel(borrows=True)
 def _decay_and_add(state: int, job: NDArray[np.int64], decay: int, key: int, query: int, value: int, out: int) -> None:
     """The same, for a state that is not."""
     num_keys, step = job[KEY_DIM], 4 * job[VALUE_DIM]
@@ -109,7 +110,7 @@ def _decay_and_add(state: int, job: NDArray[np.int64], decay: int, key: int, que
                     )
 
 
-@nb.njit(cache=True)
+@kernel
 def _walk_head(job: NDArray[np.int64], head: int, walk: Walk, scratch: int) -> None:
     """scratch: the address of the thread's room, for a value and then for scratch states."""
     num_keys, width, num_heads, num_groups = job[KEY_DIM], job[VALUE_DIM], job[NUM_HEADS], job[NUM_GROUPS]

@@ -29,6 +29,7 @@ from decoding.kernels.cpu.lanes import (
 from decoding.kernels.cpu.products.grouped.layout import BLOCK, HALF_BYTES, PLANE_BYTES, SPAN, STEP, STEPS
 from decoding.kernels.cpu.products.grouped.unpacking import emit_widened
 from decoding.kernels.cpu.products.panels import PANEL, PANEL_BYTES
+from decoding.kernels.numba_kernel import kernel
 
 # The fields of a call, each an int64. RECORD: bytes of a panel's block; FACTORS: float32 for each output; ZERO: the
 # zero point of all groups, or -1 if they have minima; UNITS: bytes before each span, of its units, see `Layout`.
@@ -49,7 +50,7 @@ def _widened(_context: Any, address: Any) -> Any:
     return types.float32(types.int64), codegen
 
 
-@nb.njit(cache=True)
+@kernel
 def _code(block: int, bits: int, step: int, place: int) -> Any:
     """A code of a packed block. block: its address; place: of the byte among a step's."""
     codes = nb.carray(pointer(block, np.uint8(0)), PLANE_BYTES)
@@ -65,7 +66,7 @@ def _code(block: int, bits: int, step: int, place: int) -> Any:
     return code
 
 
-@nb.njit(cache=True)
+@kernel
 def _scale(start: int, place: int, units: int, output: int) -> Any:
     """The scale or minimum of a group, whose place among those from `start` on is given. units: the address of its
     span's, or 0 if it is float16."""
@@ -75,7 +76,7 @@ def _scale(start: int, place: int, units: int, output: int) -> Any:
     return np.float32(whole) * _widened(units + HALF_BYTES * output)
 
 
-@nb.njit(cache=True)
+@kernel
 def _unpack_row(block: int, units: int, bits: int, group: int, output: int, zero: int, numbers: Any) -> None:
     """Write a block's weights of one output of its panel, but for the output's factor. units: see `_scale`."""
     num_groups = BLOCK // group

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 
 from decoding.kernels.cpu.products.grouped.layout import STEPS
 from decoding.kernels.cpu.products.panels import PANEL
+from decoding.kernels.numba_kernel import kernel
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel(nogil=True, borrows=True)
 def pack_codes(words_OBS: Any, bits: int, packed_PSBW: Any) -> None:
     """words_OBS: uint32, a step's codes for each output, block and step. packed_PSBW: uint32, the records of each
     span's blocks."""
