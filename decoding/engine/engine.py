@@ -30,7 +30,6 @@ from decoding.engine.step_result import StepResult
 from decoding.engine.tally import StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.model.refusal import is_device_error
-from decoding.model.vision.seen import SeenPictures
 from decoding.process.machine import resident_bytes
 from decoding.stores.session_store import SessionLimits, SessionStore
 
@@ -53,8 +52,7 @@ class Engine:
         self.expected_bytes, self.draft_model = resources.expected_bytes, resources.draft_model
         self._drafting, self._kernels, self._grammars = resources.drafting, resources.kernels, resources.grammars
         self._keeper, self._hidden, self._worth = resources.keeper, resources.hidden, worth
-        tower = self.model.tower
-        self.pictures = None if tower is None else SeenPictures(tower, self.config.image_bytes)
+        self.pictures = resources.pictures
         self.start_afresh(0.0)
 
     def start_afresh(self, load_seconds: float) -> None:

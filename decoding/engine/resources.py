@@ -21,6 +21,7 @@ from decoding.model.device.runner import Runner
 from decoding.model.features import LastHidden
 from decoding.model.memory import CacheRoom
 from decoding.model.target_model import TargetModel
+from decoding.model.vision.seen import SeenPictures
 from decoding.sampling.grammar.compiler import GrammarCompiler
 from decoding.sampling.step_sampler import StepSampler
 
@@ -30,7 +31,8 @@ class Resources:
     """runner: of the target's forwards over `store`; exactness: in which of its steps a token has the same bits however
     it is run; tops: what follows each token in the blocks of `pool`, where it is known; kernels: those of drafting,
     which may still be coming; hidden: what embeddings are made of, None where the model gives none; keeper: of prompts
-    in files, None where none are kept; expected_bytes: of the process once the cache is full, sessions apart."""
+    in files, None where none are kept; pictures: the rows of those seen, None where none are served;
+    expected_bytes: of the process once the cache is full, sessions apart."""
 
     model: TargetModel
     config: EngineConfig
@@ -49,4 +51,5 @@ class Resources:
     grammars: GrammarCompiler
     hidden: LastHidden | None
     keeper: PrefixKeeper | None
+    pictures: SeenPictures | None
     expected_bytes: int

@@ -58,6 +58,7 @@ from decoding.model.parallel.leader import LeadModel
 from decoding.model.refusal import refusing
 from decoding.model.target_model import TargetModel
 from decoding.model.timing import KeptTimings
+from decoding.model.vision.seen import SeenPictures
 from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.sampling.grammar.compiler import GrammarCompiler
 from decoding.sampling.step_sampler import sampler_on
@@ -209,6 +210,7 @@ def _resources(
         kernels=kernels,
         hidden=hidden,
         keeper=keeper_for(model, config, store, pool),
+        pictures=SeenPictures(model.tower, config.image_bytes) if model.tower else None,
         grammars=GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build),
         expected_bytes=config.tensor_parallel_size  # of which no rank takes more than this one, which drafts as well
         * expected_bytes(model.device, room.num_slots * slot_bytes + state_bytes + code_bytes),

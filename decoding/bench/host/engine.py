@@ -86,6 +86,7 @@ def engine_over(answers: Answers, num_requests: int, costs: Curves | None = None
             grammars=GrammarCompiler(GrammarBuilder(config, VOCAB_SIZE, frozenset()).build),
             hidden=None,
             keeper=None,
+            pictures=None,
             expected_bytes=0,
         ),
         KeptWorth(None, ""),
