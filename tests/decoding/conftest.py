@@ -11,10 +11,20 @@ from decoding.config import EngineConfig
 from decoding.costs.price import CostCurve
 from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine
+from decoding.engine.step_costs import HostStep
+from decoding.engine.tally import StepTally
 from tests.pairs import GivenTimings
 
 STEP = CostCurve(base=3.5e-4, token=4e-5, key=3e-8, few=4, few_token=7e-6)  # seconds, on a quiet machine
 ROUND = CostCurve(base=2e-4, token=8e-6, key=7e-9)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def host_takes_nothing() -> Iterator[None]:
+    """What a busy machine's Python takes decides nothing that engines in tests draft."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepTally, "host_step", lambda _self, tokens, _num_harvested: HostStep(0.0, len(tokens)))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats
 from decoding.engine.engine import Engine
+from decoding.engine.intake import RowSources
 from decoding.engine.start import start_engine
 from decoding.errors import ConfigError
 from tests.models import VOCAB_SIZE
@@ -261,7 +262,7 @@ def test_what_cannot_be_kept_is_refused_at_start(config: EngineConfig, tmp_path:
 def test_a_request_waits_for_the_reading_and_for_nothing_else(config: EngineConfig) -> None:
     engine = started(config)
     future: Future[int] = Future()
-    engine._intake._fetch = lambda request: future if request.id == "reads" else None
+    engine._intake._rows = RowSources(lambda request: future if request.id == "reads" else None)
     for name in ("reads", "runs"):
         engine.add(request_of(name, prompt_of(3, 20)))
     for _ in range(1000):
