@@ -37,6 +37,7 @@ FILES = (  # in them: how they are named, and how they begin
     (re.compile("complete-[0-9a-f]{16}"), b""),
     (re.compile(r"timings-[0-9a-f]{16}\.json(\.[0-9a-f]{8}\.part)?|tmp[a-z0-9_]{8}"), b"{"),
 )
+USES_NUMBA = re.compile(rb"^[ \t]*(from|import) .*\bnumba", re.MULTILINE)  # itself, or our way of compiling with it
 COMPLETE = "complete-"  # prefix of the marker file that says: all kernels are here (see `completed_name`)
 ROOM_BYTES = 2**26  # more than all kernels take
 NUM_KEPT = 4  # the most recently used folders stay
@@ -118,7 +119,7 @@ def sources_of_kernels(package: Path) -> dict[str, bytes]:
     """Names and texts of the files that use numba, and of all files of `package` that these import."""
     texts = {path.relative_to(package).as_posix(): path.read_bytes() for path in package.rglob("*.py")}
     found: dict[str, bytes] = {}
-    waiting = [name for name, text in texts.items() if b"numba" in text]
+    waiting = [name for name, text in texts.items() if USES_NUMBA.search(text)]
     while waiting:
         name = waiting.pop()
         if name in texts and name not in found:
