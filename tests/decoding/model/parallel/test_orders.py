@@ -34,7 +34,7 @@ def test_a_step_is_the_same_on_the_other_side(cache: KvCache) -> None:
     assert next(places, None) is None, "everything was read"
     assert (order, numbers.tolist()) == (Order.REPLAY, [3])
     found = step_of(arrays, cache.store)
-    assert {*DTYPES} == {field.name for field in fields(StepBatch)} - {"store", "carried"}
+    assert {*DTYPES} == {field.name for field in fields(StepBatch)} - {"store", "carried", "embedded"}
     for name in DTYPES:
         there, here = getattr(found, name), getattr(batch, name)
         assert there.dtype == here.dtype, name
