@@ -14,7 +14,9 @@ from decoding.drafting.block.block_model import BlockModel
 from decoding.drafting.block.block_step import Block
 from decoding.drafting.block.network import BlockHead, BlockLayer
 from decoding.drafting.eagle.kept_features import FeatureRows
+from decoding.kernels.cpu.program import MOST_ROWS
 from decoding.model.target_model import TargetModel
+from decoding.weights import readers
 from tests.blocks import corrected_fields, fields_of, new_block
 from tests.decoding.weights.test_float_panels import DTYPES
 from tests.models import tiny
@@ -29,6 +31,12 @@ KINDS: dict[str, dict[str, Any]] = {
     | {"output_multiplier": 0.4, "final_logit_softcapping": 2.0},
 }
 LENGTHS = (1, 37, 15, 16, 90)  # of what is before each block
+
+
+@pytest.fixture(autouse=True)
+def ours_is_quickest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no clock decides how many rows are fused."""
+    monkeypatch.setattr(readers, "most_rows_worth", lambda *_: MOST_ROWS)
 
 
 def model_of(fields: dict[str, Any], dtype: torch.dtype = torch.float32) -> BlockModel:
