@@ -19,6 +19,7 @@ from decoding.model.files.hub_cache import (
     USUAL,
     HubName,
     cached_gguf,
+    cached_repos,
     cached_revisions,
     cached_snapshot,
     gguf_files,
@@ -53,10 +54,8 @@ def shown(name: HubName | str, revision: str | None) -> str:
 
 def installed_models() -> list[InstalledModel]:
     """What is in the cache, the newest first. Blocks."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    repos = [path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")]
-    found = [model for repo in repos for revision in cached_revisions(repo) for model in _models_of(repo, revision)]
+    revisions = [(repo, revision) for repo in cached_repos() for revision in cached_revisions(repo)]
+    found = [model for repo, revision in revisions for model in _models_of(repo, revision)]
     return sorted(found, key=lambda model: (-model.changed, str(model)))
 
 

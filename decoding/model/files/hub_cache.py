@@ -20,6 +20,7 @@ NAME = re.compile(r"(?P<repo>[\w.-]{1,96}(/[\w.-]{1,96})?)(:(?P<quantization>[\w
 QUANTIZATION = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q|TQ|MXFP)\d\w*|BF16|F16|FP16|F32|FP32)$", re.IGNORECASE)
 PART = re.compile(r"-\d{5}-of-\d{5}$")
 PROJECTOR = "mmproj"  # of a file for images, which are not served
+REPO = "models--"  # begins the name of a repository's folder in the cache
 NAMED = 30  # quantisations that a sentence names
 
 
@@ -84,7 +85,12 @@ def repo_folder(repo: str) -> Path:
     """Where the cache has a repository, or would have it."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    return Path(HF_HUB_CACHE, f"models--{repo.replace('/', '--')}")
+    return Path(HF_HUB_CACHE, f"{REPO}{repo.replace('/', '--')}")
+
+
+def cached_repos() -> list[str]:
+    """The repositories that the cache has something of."""
+    return [path.name.removeprefix(REPO).replace("--", "/") for path in repo_folder("").parent.glob(f"{REPO}*")]
 
 
 def cached_snapshot(repo: str, revision: str | None) -> Path | None:
