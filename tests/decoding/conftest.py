@@ -9,6 +9,8 @@ import torch
 
 from decoding.config import EngineConfig
 from decoding.costs.price import CostCurve
+from decoding.drafting.draft_model.state import DraftModelState
+from decoding.engine import step_costs
 from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine
 from decoding.engine.step_costs import HostStep
@@ -17,18 +19,23 @@ from tests.pairs import GivenTimings
 
 STEP = CostCurve(base=3.5e-4, token=4e-5, key=3e-8, few=4, few_token=7e-6)  # seconds, on a quiet machine
 ROUND = CostCurve(base=2e-4, token=8e-6, key=7e-9)
+HARVEST = 1e-7  # seconds of a node whose logits are learned from
 
 
 @pytest.fixture(scope="session", autouse=True)
-def host_takes_nothing() -> Iterator[None]:
-    """What a busy machine's Python takes decides nothing that engines in tests draft."""
-    host_step = StepTally.host_step
+def no_clock_decides() -> Iterator[None]:
+    """What a busy machine's Python and its draft forwards take decides nothing that engines in tests draft."""
+    host_step, note_forward = StepTally.host_step, DraftModelState.note_forward
 
     def counted(tally: StepTally, tokens: Sequence[int], num_harvested: int) -> HostStep:
         return host_step(tally, tokens, num_harvested)._replace(seconds=0.0, probing=0.0, drafting=0.0)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepTally, "host_step", counted)
+        patch.setattr(
+            DraftModelState, "note_forward", lambda state, _, num_tokens: note_forward(state, 0.0, num_tokens)
+        )
+        patch.setattr(step_costs, "harvest_seconds", lambda *_: HARVEST)
         yield
 
 

@@ -22,7 +22,7 @@ from server.engine_client.processes.worker_process import WORKER_COMMAND
 from server.prompts.images.fetching import ImageFetcher, PublicBackend
 from tests.seeing import picture, processor_of, tiny_seeing
 from tests.server.prompts.images.files import To, answering, serving_files
-from tests.server.servers import RunningServer, running_server
+from tests.server.servers import RunningServer, running_server, wait_until
 
 KIND = "idefics3"  # which cuts large pictures into tiles
 NUM_TOKENS = 16
@@ -221,7 +221,8 @@ def test_a_second_turn_finds_the_picture(seeing: Seeing) -> None:
 def test_a_reply_to_a_picture_outlives_its_worker(seeing: Seeing) -> None:
     asked = {"max_completion_tokens": 300, "temperature": 0.8, "seed": 11}
     plain = seeing.said(*PARTS, **asked)
-    client, said, before = seeing.server.client(), list[bytes](), None
+    client, said, killed = seeing.server.client(), list[bytes](), False
+    restarts = seeing.server.get("/health").json()["restarts"]
     messages: Any = [{"role": "user", "content": PARTS}]
     stream = client.chat.completions.create(
         model=seeing.server.model,
@@ -234,10 +235,10 @@ def test_a_reply_to_a_picture_outlives_its_worker(seeing: Seeing) -> None:
     for chunk in stream:
         logprobs = chunk.choices[0].logprobs
         said += [bytes(token.bytes or []) for token in (logprobs and logprobs.content) or []]
-        if len(said) >= 3 and before is None:
-            before = seeing.server.get("/health").json()["worker_pid"]
-            os.kill(before, signal.SIGKILL)
-    assert before != seeing.server.get("/health").json()["worker_pid"] is not None
+        if len(said) >= 3 and not killed:
+            os.kill(seeing.server.get("/health").json()["worker_pid"], signal.SIGKILL)
+            killed = True
+    wait_until(lambda: seeing.server.get("/health").json()["restarts"] == restarts + 1)
     assert said == plain
 
 
