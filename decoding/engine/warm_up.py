@@ -19,7 +19,7 @@ from decoding.engine.limits import Limits
 from decoding.engine.step_result import StepResult
 from decoding.model.target_model import TargetModel
 
-PROMPT_LEN, REPLY_LEN = 12, 4
+PROMPT_LEN, REPLY_LEN = 6, 3
 TOGETHER = 8  # requests on a device: a lone one does not tell what each of several takes
 MEASURED_NODES = 8
 
