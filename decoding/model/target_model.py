@@ -42,8 +42,8 @@ from decoding.model.device.runner import Forward, Progress, Runner, silent, stop
 from decoding.model.device.static_forward import LEAST_ROWS, StaticForward
 from decoding.model.experts.cpu_experts import Mixtures
 from decoding.model.features import FeatureTap, LastHidden
+from decoding.model.kept.earlier_test import EarlierTest
 from decoding.model.kept.measurements import KeptMeasurements
-from decoding.model.kept.tested_before import TestedBefore
 from decoding.model.loading import UNPACKED, Packing, load_model
 from decoding.model.probe import probe
 from decoding.model.refusal import refusing
@@ -134,8 +134,8 @@ class TargetModel:
         layers, sites = probe(model, names)
         self._states = StateSeam(names, sites, self.device) if sites else None
         self._capture = capture = None if sites else capture
-        case, tested = self_test_case(self.vocab_size), TestedBefore(self.identity, config, self.device, kept)
-        expected = own_logits(model, case) if tested.report is None else []
+        case, earlier = self_test_case(self.vocab_size), EarlierTest(self.identity, config, self.device, kept)
+        expected = own_logits(model, case) if earlier.report is None else []
         runs_by_triton = self.attention == "triton" and not config.compile
         if runs_by_triton:
             prepared.place_device_experts()
@@ -163,7 +163,7 @@ class TargetModel:
             num_fused = prepared.fuse_on_device(self._seam, self._forward, trial_steps(self, case))
         progress(str(self.replaced), 0.85)
         progress("Testing tree decoding against plain decoding", 0.9)
-        report = tested.report or tested.keep(self_test(self, case, expected))
+        report = earlier.report or earlier.keep(self_test(self, case, expected))
         self.is_exact = report.is_exact and self.attention == "exact"
         if not report.on_any_threads:
             self._stay_with_these_threads()

@@ -16,7 +16,7 @@ from decoding.model.kept.measurements import KeptMeasurements
 from decoding.model.self_test import SelfTestReport
 
 
-class TestedBefore:
+class EarlierTest:
     """report: of that start; None where there was none. On a device every start tests, since its compiler and driver
     are not ours to name."""
 
