@@ -23,6 +23,7 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.stats import RequestStats
 from decoding.engine.engine import Engine
+from decoding.engine.intake import check_pictures
 from decoding.engine.start import start_engine
 from decoding.errors import RequestRejected
 from decoding.model.device.runner import silent
@@ -36,7 +37,7 @@ LAWS = {
     "greedy": SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True),
     "sampled": SamplingParams(max_tokens=24, temperature=0.8, seed=7, ignore_eos=True),
 }
-INPUTS = ("pixel_values", "pixel_attention_mask", "image_sizes")
+INPUTS = ("pixel_values", "pixel_attention_mask", "image_sizes", "image_grid_thw")
 TEXT = "one two three four five six IMAGE seven IMAGE eight one two three four five"
 
 
@@ -175,6 +176,39 @@ def requests_of(family: Family, images: list[Image.Image]) -> list[Request]:
         for number, law in enumerate(LAWS.values())
     ]
     return [text, *seen]
+
+
+def test_a_prompt_that_is_read_in_small_steps_has_the_same_reply(family: Family) -> None:
+    images = [picture(1), picture(2, 64, 20)]
+    plain = reply(family.engine, family.request("plain", images, sampling=LAWS["sampled"]))
+    small = start_engine(family.engine.model, replace(CONFIG, max_batch_rows=24), kept=GIVEN)
+    request = family.request("small", images, sampling=LAWS["sampled"])
+    stats, _ = ended(small, request)
+    assert request.output.tolist() == plain
+    assert stats.prefill_chunks >= len(request.prompt) // 24
+
+
+def test_a_prompt_that_is_found_ends_before_or_after_tokens_that_see_each_other() -> None:
+    family = family_of("gemma3")
+    family.engine.start_afresh(0.0)
+    texts = ["a" * length + "IMAGE and then what" for length in range(1, BLOCK_LEN + 1)]
+    expected = [reply(family.engine, family.request(text, [picture(1)], text)) for text in texts]
+    for text, output in zip(texts, expected, strict=True):
+        request = family.request(text + "again", [picture(1)], text)
+        stats, _ = ended(family.engine, request)
+        assert request.output.tolist() == output
+        is_row = request.keys[: len(request.prompt)] < 0
+        found = stats.cached_tokens
+        assert not (is_row[found - 1] and is_row[found]) if found else is_row[BLOCK_LEN - 1 : BLOCK_LEN + 1].all()
+
+
+def test_a_picture_whose_tokens_see_each_other_must_fit_into_a_step() -> None:
+    family = family_of("gemma3")
+    request = family.request("long", [picture()], "IMAGE what")
+    with pytest.raises(
+        RequestRejected, match="a picture has 16 tokens, which this model reads in one step; one of this"
+    ):
+        check_pictures(request, family.engine.model.tower, None, 15)
 
 
 def test_a_preempted_or_resumed_reply_is_the_same(family: Family) -> None:

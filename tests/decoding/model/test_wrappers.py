@@ -68,6 +68,9 @@ WRAPPERS: dict[str, tuple[dict[str, Any], str]] = {
     "qwen3_5": (LINEAR, "Qwen3_5ForCausalLM"),
     "qwen3_5_moe": (LINEAR | EXPERTS | {"shared_expert_intermediate_size": 32}, "Qwen3_5MoeForCausalLM"),
     "mistral3": ({}, "MistralForCausalLM"),
+    "qwen2_vl": ({}, "Qwen2ForCausalLM"),
+    "qwen2_5_vl": ({}, "Qwen2ForCausalLM"),
+    "qwen3_vl": ({}, "Qwen3ForCausalLM"),
     "llama4": (
         {"num_local_experts": 4, "attention_chunk_size": 8, "intermediate_size_mlp": 96},
         "Llama4ForCausalLM",
