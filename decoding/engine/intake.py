@@ -177,8 +177,8 @@ def placed_rows(pictures: Iterable[Picture], rows: Iterable[torch.Tensor]) -> tu
 
 
 def check_pictures(request: Request, tower: Tower | None, blindness: str | None, most_rows: int) -> None:
-    """Raise RequestRejected for pictures that the model does not take, that do not stand where its prompt says, or
-    tokens see each other and are more than a step's rows. most_rows: of a step."""
+    """Raise RequestRejected for pictures that the model does not take, that do not stand where its prompt says, or that
+    must be read in one step and do not fit. most_rows: of a step."""
     if not request.pictures:
         return
     if tower is None:

@@ -100,7 +100,7 @@ def text_part(config: Any) -> Any:
 
 def _alone(text_config: Any) -> Any:
     fields = text_config.to_dict() | {"rotary_of": text_config.model_type}
-    rope = dict(fields["rope_parameters"])
+    rope = dict(fields["rope_parameters"] or {})
     sections = {name: rope.pop(name) for name in SECTIONS if name in rope}  # which other types would warn of
     config = CONFIG_MAPPING[ALONE[fields.pop("model_type")]](**fields | {"rope_parameters": rope})
     config.rope_parameters |= sections

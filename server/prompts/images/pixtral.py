@@ -29,14 +29,14 @@ class PixtralProcessor(ProcessorMixin):  # type: ignore[misc]
         **_: Any,
     ) -> None:
         super().__init__(image_processor, tokenizer, chat_template=chat_template)
-        self.image_token, self._ends = image_token, (image_break_token, image_end_token)
-        self.image_token_id = tokenizer.convert_tokens_to_ids(image_token)
-        self._token_size = patch_size * spatial_merge_size
+        self.patch_size, self.spatial_merge_size = patch_size, spatial_merge_size  # these names are saved
+        self.image_token, self.image_token_id = image_token, tokenizer.convert_tokens_to_ids(image_token)
+        self.image_break_token, self.image_end_token = image_break_token, image_end_token
 
     def _process_images(self, images: Any, **options: Any) -> Any:
-        return super()._process_images(images, **options | {"patch_size": self._token_size})
+        return super()._process_images(images, **options | {"patch_size": self.patch_size * self.spatial_merge_size})
 
     def replace_image_token(self, image_inputs: Mapping[str, Any], image_idx: int, **_: Any) -> str:
-        height, width = (int(pixels) // self._token_size for pixels in image_inputs["image_sizes"][image_idx])
-        end_of_row, end = self._ends
-        return end_of_row.join([self.image_token * width] * height) + end
+        side = self.patch_size * self.spatial_merge_size
+        height, width = (int(pixels) // side for pixels in image_inputs["image_sizes"][image_idx])
+        return self.image_break_token.join([self.image_token * width] * height) + self.image_end_token
