@@ -33,7 +33,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 from server.prompts.images.pixtral import PixtralProcessor
 from tests.models import _draw_weights
 
-QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
+QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe")
 FAMILIES = ("llava", "llava_next", "idefics3", "smolvlm", "internvl", *QWEN, "gemma3", "mistral3", "pixtral")
 TILE = 28  # pixels a side
 PATCH = 14
@@ -55,15 +55,23 @@ INTERNVL = {
     "video_token": "<video>",
 }
 ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}  # time, height and width
+HYBRID = {
+    "rope_parameters": ROPE | {"partial_rotary_factor": 0.5},
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "full_attention_interval": 2,
+}
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}
 TEXTS: dict[str, dict[str, Any]] = {kind: {"rope_parameters": ROPE} for kind in QWEN} | {
-    "qwen3_5": {
-        "rope_parameters": ROPE | {"partial_rotary_factor": 0.5},
-        "linear_key_head_dim": 16,
-        "linear_value_head_dim": 16,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "full_attention_interval": 2,
-    },
+    "qwen3_5": HYBRID,
+    "qwen3_5_moe": HYBRID | EXPERTS,
     "gemma3": {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         "sliding_window": 8,  # fewer than a picture's tokens
@@ -208,6 +216,7 @@ def _vision(kind: str) -> dict[str, Any]:
     return {"model_type": kind, "image_size": TILE, "patch_size": PATCH} | sizes
 
 
+OF_QWEN3 = {"intermediate_size": 48, "out_hidden_size": 64, "num_position_embeddings": 16}
 _PARTS = {
     "llava": _llava,
     "llava_next": _llava_next,
@@ -222,16 +231,9 @@ _PARTS = {
         Qwen2_5_VLProcessor,
         {"intermediate_size": 48, "out_hidden_size": 64, "window_size": 56, "fullatt_block_indexes": [1]},
     ),
-    "qwen3_vl": _qwen(
-        Qwen3VLProcessor,
-        {
-            "intermediate_size": 48,
-            "out_hidden_size": 64,
-            "num_position_embeddings": 16,
-            "deepstack_visual_indexes": [0, 1],
-        },
-    ),
-    "qwen3_5": _qwen(Qwen3VLProcessor, {"intermediate_size": 48, "out_hidden_size": 64, "num_position_embeddings": 16}),
+    "qwen3_vl": _qwen(Qwen3VLProcessor, OF_QWEN3 | {"deepstack_visual_indexes": [0, 1]}),
+    "qwen3_5": _qwen(Qwen3VLProcessor, OF_QWEN3),
+    "qwen3_5_moe": _qwen(Qwen3VLProcessor, OF_QWEN3),
 }
 
 

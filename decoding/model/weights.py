@@ -65,11 +65,22 @@ def load_weights(
         raise ConfigError(f"its weights lack {listed(found['missing_keys'])}")
     if (kind := getattr(model.config, "rotary_of", None)) in OWN_ROTARIES:
         module, name = OWN_ROTARIES[kind]
-        rotary = getattr(import_module(f"transformers.models.{module}"), name)
+        rotary = _of_text_too(getattr(import_module(f"transformers.models.{module}"), name))
         model.get_decoder().rotary_emb = rotary(model.config)
     model.to(device)
     check_numbers(model)
     return model
+
+
+def _of_text_too(kind: type[nn.Module]) -> Any:
+    """The class of rotary embeddings, which take one position a token, too; those of transformers before 5.18 want
+    three."""
+
+    def forward(self: nn.Module, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
+        turn: Any = kind.forward
+        return turn(self, x, position_ids if position_ids.dim() == 3 else position_ids.expand(3, -1, -1))
+
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
 
 def check_numbers(model: nn.Module) -> None:
