@@ -93,7 +93,8 @@ PARTS = (text("What is in "), shown(FIRST), text(" and in "), shown(SECOND), tex
 
 
 def expected(seeing: Seeing, images: list[Image.Image], content: str) -> tuple[list[int], list[bytes]]:
-    """The prompt and the reply of transformers' processor and model. content: with IMAGE for each picture."""
+    """The prompt of transformers' processor, and of its model's reply the bytes of tokens that are told, which special
+    ones are not. content: with IMAGE for each picture."""
     processor = processor_of(seeing.kind)
     prompt = f"<s>user: {content.replace('IMAGE', processor.image_token)}</s><s>assistant: "
     inputs = processor(images=[images], text=[prompt], return_tensors="pt")
@@ -102,15 +103,13 @@ def expected(seeing: Seeing, images: list[Image.Image], content: str) -> tuple[l
             0
         ].tolist()
     prompt_ids = inputs["input_ids"][0].tolist()
-    return prompt_ids, [spelled(processor.tokenizer, token) for token in tokens[len(prompt_ids) :]]
+    names, special = processor.tokenizer, processor.tokenizer.all_special_ids
+    return prompt_ids, [spelled(names, token) for token in tokens[len(prompt_ids) :] if token not in special]
 
 
 def spelled(tokenizer: Any, token_id: int) -> bytes:
-    name = tokenizer.convert_ids_to_tokens(token_id)
-    if token_id in tokenizer.all_special_ids:
-        return str(name).encode()
     letters = dict(zip(_LETTERS, _BYTES, strict=True))
-    return bytes(letters[letter] for letter in name)
+    return bytes(letters[letter] for letter in tokenizer.convert_ids_to_tokens(token_id))
 
 
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
