@@ -54,8 +54,7 @@ class Segment(NamedTuple):
     the keys and values of its first w nodes already. logits: which tokens need logits; a number asks for that many
     last tokens. num_certain: how many of its first tokens, a chain, every commit keeps; None are all of a chain, and
     the root of a tree. embedded: of its tokens, those that have embeddings of their own. rotary: None where positions
-    are places. joint: of the sequence's places, tokens that see each other in both directions; a step has all of such
-    neighbours or none.
+    are places. joint: places of tokens that see each other in both directions, of which a step has all or none.
     """
 
     rows: KvRows
@@ -95,8 +94,7 @@ class StepBatch:
     each tree that come before the step's tokens. prefix_lens: int32 [B], committed tokens. is_chain: bool [B], every
     node's parent is the node before. write_slots_M: int64. logit_rows_R: int64, the tokens that need logits, ascending;
     logit_offsets: int32 [B+1] into them. carried: of each segment, where the model's layers carry a state. embedded: of
-    the step's tokens, those that have embeddings of their own. turned: `rotary_positions`; None where these are
-    positions_M.
+    the step's tokens, those that have embeddings of their own. turned: see `rotary_positions`.
     """
 
     store: KvStore
