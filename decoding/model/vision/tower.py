@@ -29,6 +29,7 @@ from decoding.model.vision.families import JOINT, LANGUAGE_PARTS, THREE_POSITION
 from decoding.model.weights import check_numbers
 
 # Shape suffixes: N rows of a picture, E width of the text model, F a row's embedding and what its layers are given.
+PASSED_ON = {"image_sizes"}  # to a tower, by LLaVA of earlier transformers, which has no name for it
 GRID = "image_grid_thw"  # of patches in time, height and width, among the inputs
 
 
@@ -39,7 +40,7 @@ class Tower:
     def __init__(self, model: PreTrainedModel, config: Any, width: int, num_threads: int) -> None:
         self._model: Any = model
         self._width, self._num_threads = width, num_threads
-        self._arguments = frozenset(inspect.signature(model.get_image_features).parameters)
+        self._arguments = frozenset(inspect.signature(model.get_image_features).parameters) | PASSED_ON
         self.image_token_id = image_token_id(config)
         vision = config.vision_config
         self.depth = len(getattr(vision, "deepstack_visual_indexes", ()))
