@@ -73,7 +73,7 @@ def load_weights(
 
 
 def _of_text_too(kind: type[nn.Module]) -> Any:
-    """The class of rotary embeddings, which take one position a token, too; those of earlier transformers want three."""
+    """The class of rotary embeddings, which take one position a token, too; earlier ones of transformers want three."""
 
     def forward(self: nn.Module, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
         turn: Any = kind.forward
