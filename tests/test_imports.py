@@ -49,7 +49,7 @@ DECODING = {
         prefix_file prefix_folder prefix_keeper
     """,
     "attention": """
-        backend exact reference sdpa padded
+        backend exact reference sdpa padded joint
         triton/work triton/tiles triton/constants triton/triton_attention backends
     """,
     "model": """
@@ -64,7 +64,7 @@ DECODING = {
         files/quantized_checkpoint loading
         layers/form layers/mlp layers/cpu_layer layers/cpu_parts features layers/stack
         layers/device_layer layers/device_parts
-        step_forward replacing/rules replacing/preparation shared_parts
+        vision/deepstack step_forward replacing/rules replacing/preparation shared_parts
         vision/families vision/tower vision/seen
         device/capture device/exact_cost device/static_forward device/graph_runner device/exactness target_model timing
         parallel/ring parallel/collectives parallel/shards parallel/follower parallel/leader
@@ -153,7 +153,7 @@ SERVER = {
     """,
     "metrics": "totals exposition vllm_names metrics server_metrics",
     "prompts": """
-        model_check model_files images/image_file images/fetching images/processor tokenizer_config
+        model_check model_files images/image_file images/fetching images/pixtral images/processor tokenizer_config
         special_tokens images/placing
         message_forms jinja_template template_process chat_template tokenizer served_model pooling encoding conversation
     """,

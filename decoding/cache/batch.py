@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.cache.state_pool import SequenceState
+from decoding.core.picture import RotaryPositions, Span
 from decoding.core.tree import IntArray
 from decoding.kernels.numba_kernel import kernel
 
@@ -52,7 +53,8 @@ class Segment(NamedTuple):
     `parents[i] < i`; None is a causal chain. num_written: w, for a tree that grows over several forwards: the store has
     the keys and values of its first w nodes already. logits: which tokens need logits; a number asks for that many
     last tokens. num_certain: how many of its first tokens, a chain, every commit keeps; None are all of a chain, and
-    the root of a tree. embedded: of its tokens, those that have embeddings of their own.
+    the root of a tree. embedded: of its tokens, those that have embeddings of their own. rotary: None where positions
+    are places. joint: places of tokens that see each other in both directions, of which a step has all or none.
     """
 
     rows: KvRows
@@ -62,6 +64,8 @@ class Segment(NamedTuple):
     num_written: int = 0
     num_certain: int | None = None
     embedded: tuple[EmbeddedRows, ...] = ()
+    rotary: RotaryPositions | None = None
+    joint: tuple[Span, ...] = ()
 
 
 class CarriedSegment(NamedTuple):
@@ -69,6 +73,13 @@ class CarriedSegment(NamedTuple):
 
     state: SequenceState
     num_certain: int
+
+
+class JointTokens(NamedTuple):
+    """Tokens that see each other in both directions. span: of the places of a segment's sequence."""
+
+    segment: int
+    span: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +94,7 @@ class StepBatch:
     each tree that come before the step's tokens. prefix_lens: int32 [B], committed tokens. is_chain: bool [B], every
     node's parent is the node before. write_slots_M: int64. logit_rows_R: int64, the tokens that need logits, ascending;
     logit_offsets: int32 [B+1] into them. carried: of each segment, where the model's layers carry a state. embedded: of
-    the step's tokens, those that have embeddings of their own.
+    the step's tokens, those that have embeddings of their own. turned: see `rotary_positions`.
     """
 
     store: KvStore
@@ -103,10 +114,17 @@ class StepBatch:
     logit_offsets: IntArray
     carried: tuple[CarriedSegment, ...] = ()
     embedded: tuple[EmbeddedRows, ...] = ()
+    turned: NDArray[np.int64] | None = None
+    joint: tuple[JointTokens, ...] = ()
 
     @property
     def num_tokens(self) -> int:
         return len(self.ids_M)
+
+    @property
+    def rotary_positions(self) -> NDArray[np.int64]:
+        """int64 [M], by which tokens are turned; [3, M] of time, height and width where those of a token differ."""
+        return self.positions_M if self.turned is None else self.turned
 
     @property
     def num_segments(self) -> int:
@@ -170,7 +188,24 @@ def pack(segments: Sequence[Segment], store: KvStore) -> StepBatch:
             for segment, offset in zip(segments, tables.offsets, strict=False)
             for first, rows_NE in segment.embedded
         ),
+        turned=_turned(segments, offsets, positions_M),
+        joint=tuple(
+            JointTokens(number, span)
+            for number, segment in enumerate(segments)
+            for span in segment.joint
+            if segment.rows.length <= span.first < segment.rows.length + len(segment.tokens)
+        ),
     )
+
+
+def _turned(segments: Sequence[Segment], offsets: IntArray, positions_M: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    if all(segment.rotary is None for segment in segments):
+        return None
+    turned_3M = np.tile(positions_M, (3, 1))
+    for segment, first, end in zip(segments, offsets[:-1], offsets[1:], strict=True):
+        if segment.rotary is not None:
+            turned_3M[:, first:end] = segment.rotary.at(positions_M[first:end])
+    return turned_3M if (turned_3M != turned_3M[0]).any() else turned_3M[0]
 
 
 def _carried(segment: Segment) -> CarriedSegment:

@@ -8,7 +8,7 @@ Invariant: a block's count is the number of tables that hold it; a block of coun
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -125,9 +125,10 @@ class BlockPool:
             self._drop(table.pop())
         table.digests.clear()
 
-    def find(self, table: BlockTable, tokens: IntArray) -> int:
+    def find(self, table: BlockTable, tokens: IntArray, is_end: Callable[[int], bool] = lambda _: True) -> int:
         """Append the indexed blocks that hold the next of `tokens`; return how many. A table with blocks that are not
-        hashed finds none. Where layers carry a state, only those up to the last that has a checkpoint of it."""
+        hashed finds none. is_end: whether the blocks may end after so many tokens. Where layers carry a state, only
+        those up to the last that has a checkpoint of it."""
         if self._index is None or table.num_hashed < table.num_blocks:
             return 0
         found: list[tuple[bytes, int]] = []
@@ -137,7 +138,8 @@ class BlockPool:
             if block is None:
                 break
             found.append((digest, block))
-            if self.states is None or self.states.knows(digest):
+            has_state = self.states is None or self.states.knows(digest)
+            if has_state and is_end((table.num_hashed + len(found)) * BLOCK_LEN):
                 num_usable = len(found)
         table.num_matched = max(table.num_matched, table.num_hashed + len(found))
         for digest, block in found[:num_usable]:

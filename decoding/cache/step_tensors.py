@@ -54,12 +54,13 @@ class StepTensors:
     sees the committed tokens, and node j of its tree if enters[j] <= enters[i] < leaves[j]: `enters` numbers the nodes
     in preorder, and j's descendants end before leaves[j].
 
-    row_segments_T: each token's segment; -1 for padding, whose slots lie in the trash block. logit_rows_L: the tokens
-    that need logits, then zeros. lengths_B: committed tokens. trunk_lens_B: the length of a tree's leading chain that
-    all later nodes descend from, such as a prompt's chunk and the root. first_rows_B, table_offsets_B, tree_offsets_B:
-    [B + 1]; segments of padding are empty. enters_P, leaves_P, tree_positions_P: node j of segment b is at
-    tree_offsets[b] + j. work_W: the attention backend's work list; num_partials: its partial sums. most_keys: the most
-    keys of a segment, a multiple of 16.
+    positions_T: places in the sequence; rotary_T: the positions by which tokens are turned. row_segments_T: each
+    token's segment; -1 for padding, whose slots lie in the trash block. logit_rows_L: the tokens that need logits, then
+    zeros. lengths_B: committed tokens. trunk_lens_B: the length of a tree's leading chain that all later nodes descend
+    from, such as a prompt's chunk and the root. first_rows_B, table_offsets_B, tree_offsets_B: [B + 1]; segments of
+    padding are empty. enters_P, leaves_P, tree_positions_P: node j of segment b is at tree_offsets[b] + j. work_W: the
+    attention backend's work list; num_partials: its partial sums. most_keys: the most keys of a segment, a multiple of
+    16.
     """
 
     store: KvStore
@@ -68,6 +69,7 @@ class StepTensors:
     blocks_C: torch.Tensor
     ids_T: torch.Tensor
     positions_T: torch.Tensor
+    rotary_T: torch.Tensor
     slots_T: torch.Tensor
     row_segments_T: torch.Tensor
     logit_rows_L: torch.Tensor
@@ -90,6 +92,7 @@ class HostStep(NamedTuple):
     blocks_C: IntArray
     ids_T: IntArray
     positions_T: IntArray
+    rotary_T: IntArray
     slots_T: IntArray
     row_segments_T: IntArray
     logit_rows_T: IntArray
@@ -110,6 +113,7 @@ class Packed(NamedTuple):
 
     ids_M: NDArray[np.int64]
     positions_M: NDArray[np.int64]
+    rotary_M: NDArray[np.int64]
     write_slots_M: NDArray[np.int64]
     logit_rows_R: NDArray[np.int64]
     prefix_lens: IntArray
@@ -162,7 +166,7 @@ class StepBuffers:
         self.room = room
         self._store = store
         self._most_keys = -(-room.keys // BLOCK_LEN) * BLOCK_LEN
-        lengths = [room.blocks, *[room.rows] * 8, *[room.rows + 1] * 3, *[room.tree_rows] * 3, room.work.words]
+        lengths = [room.blocks, *[room.rows] * 9, *[room.rows + 1] * 3, *[room.tree_rows] * 3, room.work.words]
         self._lengths = [-(-length // ALIGNMENT) * ALIGNMENT for length in lengths]
         is_cuda = store.device.type == "cuda"
         self._host = torch.zeros(sum(self._lengths), dtype=torch.int32, pin_memory=is_cuda)
@@ -190,19 +194,22 @@ class StepBuffers:
         view = self._views.get(num_rows)
         if view is None:
             parts = torch.split(self._device, self._lengths)
-            ids, positions, slots, segments, logit_rows, *by_segment = (part[:num_rows] for part in parts[1:9])
-            by_row = ids, positions, slots, segments, logit_rows[: self.room.logits]
-            by_border = [part[: num_rows + 1] for part in parts[9:12]]
+            *by_row, logit_rows = (part[:num_rows] for part in parts[1:7])
+            by_segment = [part[:num_rows] for part in parts[7:10]]
+            by_border = [part[: num_rows + 1] for part in parts[10:13]]
             sizes = self._most_keys, self.room.work.partials
-            view = StepTensors(self._store, *sizes, parts[0], *by_row, *by_segment, *by_border, *parts[12:])
+            by_row.append(logit_rows[: self.room.logits])
+            view = StepTensors(self._store, *sizes, parts[0], *by_row, *by_segment, *by_border, *parts[13:])
             self._views[num_rows] = view
         return view
 
 
 def _packed(batch: StepBatch) -> Packed:
+    turned = batch.rotary_positions  # of time, height and width where a step has pictures, which is not captured
     return Packed(
         batch.ids_M,
         batch.positions_M,
+        turned if turned.ndim == 1 else turned[0],
         batch.write_slots_M,
         batch.logit_rows_R,
         batch.prefix_lens,
@@ -224,6 +231,7 @@ def _fill(step: HostStep, packed: Packed, num_rows: int, trash_slot: int) -> int
         is_real = row < num_tokens
         step.ids_T[row] = packed.ids_M[row] if is_real else 0
         step.positions_T[row] = packed.positions_M[row] if is_real else 0
+        step.rotary_T[row] = packed.rotary_M[row] if is_real else 0
         step.slots_T[row] = packed.write_slots_M[row] if is_real else trash_slot + row % BLOCK_LEN
         step.row_segments_T[row] = -1
         step.logit_rows_T[row] = packed.logit_rows_R[row] if row < num_logits else 0

@@ -68,7 +68,7 @@ class Engine:
         self._scheduler = Scheduler(self.limits, self.pool, self._pricing)
         self._unlearnt: list[SequenceStep] = []  # of the last step: prompts that go on, which can wait for the next
         compile = self._grammars.compile
-        sources = RowSources(self._fetch, None if self.pictures is None else self.pictures.see)
+        sources = RowSources(self._fetch, self.pictures)
         self._intake = Intake(self.model.vocab_size, self._drafting, self.sessions, compile, sources)
         self._num_steps = 0
 
@@ -93,7 +93,7 @@ class Engine:
         start_drafter: makes a drafter of the caller's own instead of the method's, for experiments.
         """
         check_request(request, self.config, self.model.vocab_size, self.room, self._hidden is not None)
-        check_pictures(request, self.model.tower, self.model.blindness)
+        check_pictures(request, self.model.tower, self.model.blindness, self.limits.max_batch_rows)
         self._drafting.check(request.speculation.method)
         is_open = request.id in self._scheduler or request.id in self._intake.pending
         check_queue(request.id, is_open, self._scheduler.num_open + len(self._intake.pending), self.limits)

@@ -30,6 +30,7 @@ from decoding.engine.limits import Limits
 from decoding.engine.sequence import Sequence
 from decoding.errors import RequestRejected
 from decoding.model.memory import CacheRoom
+from decoding.model.vision.seen import SeenPictures
 from decoding.model.vision.tower import Tower
 from decoding.sampling.grammar.compiler import Compiling
 from decoding.sampling.grammar.matcher import GrammarMatcher
@@ -41,11 +42,11 @@ Compile = Callable[[Grammar], Compiling]
 
 
 class RowSources(NamedTuple):
-    """Both return at once. fetch: has rows of a prompt read from files, if any has them. see: has rows made of
-    pictures; None where the model takes none."""
+    """fetch: has rows of a prompt read from files, if any has them, and returns at once. pictures: has rows made of
+    these; None where the model takes none."""
 
     fetch: Callable[[Request], Future[int] | None] = lambda _: None
-    see: Callable[[tuple[Picture, ...]], Future[list[torch.Tensor]]] | None = None
+    pictures: SeenPictures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ class Intake:
         self._lists.of(request.sampling)
         grammar = None if request.sampling.grammar is None else self._compile(request.sampling.grammar)
         reading = self._rows.fetch(request)
-        seeing = self._rows.see(request.pictures) if request.pictures and self._rows.see is not None else None
+        pictures = self._rows.pictures
+        seeing = pictures.see(request.pictures) if request.pictures and pictures is not None else None
         pending = _Pending(request, start_drafter, grammar, reading, seeing)
         if grammar is None and reading is None and seeing is None:
             return self._sequence(pending, None)
@@ -124,8 +126,8 @@ class Intake:
         return pending.request if pending else None
 
     def _sequence(self, pending: _Pending, matcher: GrammarMatcher | None) -> Sequence:
-        """Raises what the tower raised."""
-        request = pending.request
+        """Raises what the tower raised, and ValueError for pictures that cannot have their positions."""
+        request, tower = pending.request, None if self._rows.pictures is None else self._rows.pictures.tower
         pictures = () if pending.seeing is None else placed_rows(request.pictures, pending.seeing.result())
         prediction = Prediction(request.prediction) if len(request.prediction) else None
         session = self._sessions.open(request.tenant, request.session_id)
@@ -135,6 +137,8 @@ class Intake:
             processors=processors_of(request, self._vocab_size, matcher, self._lists.of(request.sampling)),
             prediction=prediction,
             pictures=pictures,
+            rotary=tower.rotary_positions(request.pictures) if tower and pictures else None,
+            joint=tower.joint_spans(request.pictures) if tower else (),
             arrived=pending.arrived,
         )
 
@@ -172,8 +176,9 @@ def placed_rows(pictures: Iterable[Picture], rows: Iterable[torch.Tensor]) -> tu
     return tuple(placed)
 
 
-def check_pictures(request: Request, tower: Tower | None, blindness: str | None) -> None:
-    """Raise RequestRejected for pictures that the model does not take, or that do not stand where its prompt says."""
+def check_pictures(request: Request, tower: Tower | None, blindness: str | None, most_rows: int) -> None:
+    """Raise RequestRejected for pictures that the model does not take, that do not stand where its prompt says, or that
+    must be read in one step and do not fit. most_rows: of a step."""
     if not request.pictures:
         return
     if tower is None:
@@ -186,6 +191,12 @@ def check_pictures(request: Request, tower: Tower | None, blindness: str | None)
     is_marked[places] = True
     if not np.array_equal(is_marked, request.prompt == tower.image_token_id):
         raise RequestRejected("the prompt has other places for pictures than those of its pictures", param="messages")
+    longest = max((span.length for span in tower.joint_spans(request.pictures)), default=0)
+    if longest > most_rows:
+        message = (
+            f"a picture has {longest} tokens, which this model reads in one step; one of this server has {most_rows}"
+        )
+        raise RequestRejected(message, param="messages")
 
 
 def check_queue(request_id: str, is_open: bool, num_open: int, limits: Limits) -> None:

@@ -239,7 +239,7 @@ class Scheduler:
             if (needed := self._seconds(sequence, size)) > (allowed := max(seconds_left, 0.0)):
                 size = max(int(size * allowed / needed), min(size, BLOCK_LEN) if sequence is first else 0)
             if size < sequence.num_pending:
-                size -= (sequence.num_committed + size) % BLOCK_LEN  # so that whole blocks can be found
+                size = sequence.whole_size(size, sequence is first)
             if size > 0 and self._make_room(sequence, size, plan):
                 seconds_left -= (needed := self._seconds(sequence, size))
                 plan.add(sequence, size, needed)

@@ -17,6 +17,7 @@ from decoding.cache.kv_store import KvRows, slots_of
 from decoding.cache.prefix_index import namespace_digest
 from decoding.cache.top_token_store import TopTokenStore
 from decoding.core.events import Finished, PromptProgress
+from decoding.core.picture import RotaryPositions, Span
 from decoding.core.pooling import PooledRows
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import DraftOutcome, RequestStats
@@ -49,6 +50,8 @@ class Sequence:
     processors: LogitsProcessors | None = None
     prediction: Prediction | None = None
     pictures: tuple[EmbeddedRows, ...] = ()  # in place of tokens of its prompt
+    rotary: RotaryPositions | None = None  # where pictures have others than places
+    joint: tuple[Span, ...] = ()  # of its prompt, tokens that see each other in both directions
     rows: KvRows | None = None  # None while it waits
     num_observed: int = 0  # rows of the prompt that drafting has learnt from, or never will
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])  # of tokens run so far
@@ -92,6 +95,20 @@ class Sequence:
         """Tokens known but not yet in the KV store; 1 (the root) once the prompt is through."""
         return self.request.num_tokens - self.num_committed
 
+    def whole(self, end: int) -> int:
+        """Where the tokens before `end` end without a part of those that see each other in both directions."""
+        return next((span.first for span in self.joint if span.first < end < span.end), end)
+
+    def whole_size(self, size: int, may_be_more: bool) -> int:
+        """As many of its next tokens as are whole blocks together, so that these can be found, and no part of tokens
+        that see each other. may_be_more: of those as many as there are, where they come next."""
+        start = self.num_committed
+        end = start + size - (start + size) % BLOCK_LEN
+        whole = self.whole(end)
+        if may_be_more and whole == start < end:
+            whole = next(span.end for span in self.joint if span.first == start)
+        return whole - start
+
     @property
     def root_processors(self) -> LogitsProcessors | None:
         """What the root's row goes through; None for nothing."""
@@ -102,7 +119,7 @@ class Sequence:
         if self.rows is None:
             state = None if pool.states is None else pool.states.open()
             self.rows = KvRows(pool.open(namespace_of(self.request)), state=state)
-        num_found = pool.find(self.rows.table, self.keys_to_find) * BLOCK_LEN
+        num_found = pool.find(self.rows.table, self.keys_to_find, lambda end: self.whole(end) == end) * BLOCK_LEN
         self.rows.length += num_found
         if num_found and self.rows.state is not None:
             self.rows.state.pool.adopt(self.rows.state, self.rows.table.digests[-1])

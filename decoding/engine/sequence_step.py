@@ -151,18 +151,18 @@ class SequenceStep:
 
     def segment(self) -> Segment:
         """What it brings to the step's batch."""
-        num_chunk, tree = len(self.chunk), self.tree
-        pictures = self.sequence.pictures
-        embedded = within(pictures, self.start, self.end) if pictures else ()
+        num_chunk, tree, sequence = len(self.chunk), self.tree, self.sequence
+        embedded = within(sequence.pictures, self.start, self.end) if sequence.pictures else ()
+        of_pictures = embedded, sequence.rotary, sequence.joint
         if tree is None:
-            return Segment(self.rows, self.chunk, None, self.num_chunk_logits, embedded=embedded)
+            return Segment(self.rows, self.chunk, None, self.num_chunk_logits, 0, None, *of_pictures)
         if num_chunk == 0:
-            return Segment(self.rows, tree.tokens, tree.parents, len(tree.tokens), embedded=embedded)
+            return Segment(self.rows, tree.tokens, tree.parents, len(tree.tokens), 0, None, *of_pictures)
         logits: LogitRows = self.num_chunk_logits + len(tree)
         tokens = np.concatenate((self.chunk, tree.tokens))
         chunk_parents = np.arange(-1, num_chunk - 1, dtype=np.int32)
         parents = np.concatenate((chunk_parents, tree.parents + np.int32(num_chunk)))
-        return Segment(self.rows, tokens, parents, logits, num_certain=num_chunk + 1, embedded=embedded)
+        return Segment(self.rows, tokens, parents, logits, 0, num_chunk + 1, *of_pictures)
 
     def mark_state(self) -> None:
         """Have the forward keep what layers carry after some of the chunk's blocks, for who begins with the same

@@ -19,6 +19,7 @@ from safetensors import safe_open
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -48,6 +49,9 @@ READ_SECONDS, SIZE_SECONDS = 1.0, 5.0  # of processor time; the largest models a
 AGAIN_SECONDS = 0.1  # until it is told again, should the first time have been caught on the way
 _LIMITING = threading.Lock()
 
+# Types of text models that transformers has within others alone, and what they are but for their rotary embeddings.
+ALONE = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+SECTIONS = ("mrope_section", "mrope_interleaved")  # which of its numbers turn by time, height and width
 T = TypeVar("T")
 
 
@@ -79,9 +83,11 @@ def read_config(source: str, origin: dict[str, Any]) -> Any:
 
 
 def text_part(config: Any) -> Any:
-    """The configuration of the text model that another model wraps, where it is a causal language model on its own; any
-    other configuration as it is."""
+    """The configuration of the text model that another model wraps, where it is a causal language model on its own, or
+    but for its rotary embeddings; `rotary_of` then is the type that these are of. Any other configuration as it is."""
     text_config = config.get_text_config()
+    if text_config.model_type in ALONE:
+        text_config = _alone(text_config)
     if text_config is config or text_config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return config
     for name in WRAPPERS_FIELDS:
@@ -90,6 +96,15 @@ def text_part(config: Any) -> Any:
             setattr(text_config, name, value)
     text_config.tie_word_embeddings = getattr(config, "tie_word_embeddings", text_config.tie_word_embeddings)
     return text_config
+
+
+def _alone(text_config: Any) -> Any:
+    fields = text_config.to_dict() | {"rotary_of": text_config.model_type}
+    rope = dict(fields["rope_parameters"] or {})
+    sections = {name: rope.pop(name) for name in SECTIONS if name in rope}  # which other types would warn of
+    config = CONFIG_MAPPING[ALONE[fields.pop("model_type")]](**fields | {"rope_parameters": rope})
+    config.rope_parameters |= sections
+    return config
 
 
 def num_weights(config: Any, found: int | None, trust_remote_code: bool) -> int:

@@ -20,6 +20,8 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from decoding.attention.backend import AttentionBackend
+from decoding.attention.joint import attend_jointly
+from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
 from decoding.errors import ModelRefused
 from decoding.model.replacing.replacer import Replaced
@@ -57,6 +59,7 @@ class Seam:
     def __init__(self, layers: Sequence[tuple[nn.Module, LayerSpec]], backend: AttentionBackend) -> None:
         self.backend = backend
         self._plan: Any = None
+        self._batch: StepBatch | None = None
         self.replaced = Replaced("calls of attention answered", len(layers), tuple(layer for _, layer in layers))
         self._numbered = {getattr(module, "layer_idx", None): layer for module, layer in layers}
         self._is_numbered = len(self._numbered) == len(layers) and None not in self._numbered
@@ -64,14 +67,15 @@ class Seam:
             _BOUND[module] = (self, layer)
 
     @contextmanager
-    def running(self, plan: Any) -> Iterator[None]:
-        """Inside the block, attention calls of this model use `plan`, the backend's plan of a step."""
-        self._plan = plan
+    def running(self, plan: Any, batch: StepBatch | None = None) -> Iterator[None]:
+        """Inside the block, attention calls of this model use `plan`, the backend's plan of a step. batch: the step,
+        where some of its tokens see each other in both directions."""
+        self._plan, self._batch = plan, batch
         outer = _RUNNING.set(self)
         try:
             yield
         finally:
-            self._plan = None
+            self._plan = self._batch = None
             _RUNNING.reset(outer)
 
     def check_traceable(self) -> None:
@@ -90,10 +94,20 @@ class Seam:
         return layer if seam is self else None
 
     def attend(self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return self.backend.attend(layer, query, key, value, self.plan)
+        out_1NHV = self.backend.attend(layer, query, key, value, self.plan)
+        if self._batch is not None:
+            for tokens in self._batch.joint:
+                attend_jointly(layer, query, self._batch, tokens, out_1NHV)
+        return out_1NHV
 
     def attend_numbered(self, number: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return self.attend(self._numbered[number], query, key, value)
+
+
+def is_joint() -> bool:
+    """Whether the step that is running has tokens that see each other in both directions, which the seam alone does."""
+    seam = _RUNNING.get(None)
+    return seam is not None and seam._batch is not None
 
 
 def running_plan() -> Any:

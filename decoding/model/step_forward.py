@@ -16,6 +16,7 @@ from decoding.cache.batch import StepBatch
 from decoding.model.replacing.replacer import ReplacedFunctions, Replacements
 from decoding.model.seam import Seam
 from decoding.model.state.state_seam import StateSeam
+from decoding.model.vision.deepstack import Deepstack
 from decoding.weights.row_counts import padded
 
 # Shape suffixes: M tokens of the step, R tokens that need logits, V vocabulary, E model width, N of some tokens.
@@ -23,12 +24,14 @@ from decoding.weights.row_counts import padded
 
 class StepForward:
     """call: the model, or what stands for all of it. functions: of torch, by what takes their place. few_rows: of a
-    packed model, up to so many go without oneDNN; None if nothing is packed."""
+    packed model, up to so many go without oneDNN; None if nothing is packed. deepstack: what layers are given of
+    pictures; None for their embeddings alone."""
 
     def __init__(self, model: PreTrainedModel, seam: Seam, states: StateSeam | None) -> None:
         self.call: Any = model
         self.functions: Replacements = {}
         self.few_rows: int | None = None
+        self.deepstack: Deepstack | None = None
         self._device = model.device
         self._seam, self._states = seam, states
         self._model = model
@@ -36,7 +39,8 @@ class StepForward:
     def run(self, batch: StepBatch) -> torch.Tensor:
         """float32 [R, V]: logits of the tokens `batch.logit_rows_R`. Stores all tokens' keys and values."""
         ids_1M = self._padded(torch.from_numpy(batch.ids_M))[None]
-        positions_1M = self._padded(torch.from_numpy(batch.positions_M))[None]
+        positions = self._padded(torch.from_numpy(batch.rotary_positions.T))  # [M], or [M, 3] where pictures are
+        positions = positions.movedim(0, -1).unsqueeze(-2)
         rows_R = self._padded(torch.from_numpy(batch.logit_rows_R))  # the head is a linear layer like the others
         num_logits = len(batch.logit_rows_R)
         with ExitStack() as stack:
@@ -45,12 +49,14 @@ class StepForward:
                 stack.enter_context(ReplacedFunctions(self.functions))
             if self._states is not None:
                 stack.enter_context(self._states.running(batch))
-            stack.enter_context(self._seam.running(self._seam.backend.prepare(batch)))
+            if self.deepstack is not None:
+                stack.enter_context(self.deepstack.running(batch.embedded))
+            stack.enter_context(self._seam.running(self._seam.backend.prepare(batch), batch if batch.joint else None))
             ids_1M = ids_1M.to(self._device, non_blocking=True)
             tokens = {"inputs_embeds": self._embedded(ids_1M, batch)} if batch.embedded else {"input_ids": ids_1M}
             logits_1RV: torch.Tensor = self.call(
                 **tokens,
-                position_ids=positions_1M.to(self._device, non_blocking=True),
+                position_ids=positions.to(self._device, non_blocking=True),
                 use_cache=False,
                 logits_to_keep=rows_R.to(self._device, non_blocking=True),
             ).logits
@@ -61,8 +67,8 @@ class StepForward:
     def _embedded(self, ids_1M: torch.Tensor, batch: StepBatch) -> torch.Tensor:
         """[1, M, E]: the tokens' embeddings, of which the batch has some."""
         hidden_1ME: torch.Tensor = self._model.get_input_embeddings()(ids_1M)
-        for first, rows_NE in batch.embedded:
-            hidden_1ME[0, first : first + len(rows_NE)] = rows_NE
+        for first, rows_NF in batch.embedded:
+            hidden_1ME[0, first : first + len(rows_NF)] = rows_NF[:, : hidden_1ME.shape[-1]]
         return hidden_1ME
 
     def _padded(self, numbers_M: torch.Tensor) -> torch.Tensor:

@@ -64,6 +64,7 @@ from decoding.model.state.sites import Names
 from decoding.model.state.state_seam import StateSeam
 from decoding.model.step_forward import StepForward
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
+from decoding.model.vision.deepstack import Deepstack
 from decoding.model.vision.tower import Tower, load_tower
 from decoding.weights.linear import num_bytes_in, num_packed_shapes, num_weights_in
 from decoding.weights.matrix import arithmetic as product_arithmetic
@@ -204,6 +205,12 @@ class TargetModel:
         return cls(model.eval(), replace(config, attention=attention), silent, capture)
 
     def _see_with(self, tower: Tower | None, blindness: str | None) -> None:
+        if tower is not None and tower.depth:
+            if self._static.is_compiled:  # hooks would have it compiled anew
+                tower, blindness = None, "its layers are given more of a picture than embeddings, and are compiled"
+            else:
+                width = int(self.shared.config.hidden_size)
+                self._forward.deepstack = Deepstack(self._model, self.num_layers, width, tower.depth)
         self.tower, self.blindness = tower, blindness
         if tower is not None:
             self._stay_with_these_threads()  # which the tower has beside it, since libraries keep one number for both

@@ -5,6 +5,7 @@ Invariant: every parameter of a loaded model comes from the files, none from ran
 
 from __future__ import annotations
 
+from importlib import import_module
 from pickle import UnpicklingError
 from typing import Any
 
@@ -23,6 +24,12 @@ OF_WRAPPERS = {
     r"^model\.text_model\.": "model.",
     r"^language_model\.model\.": "model.",
     r"^language_model\.lm_head\.": "lm_head.",
+}
+# The rotary embeddings of text models whose type transformers has within others alone: where they are, and their name.
+OWN_ROTARIES = {
+    "qwen2_vl_text": ("qwen2_vl.modeling_qwen2_vl", "Qwen2VLRotaryEmbedding"),
+    "qwen2_5_vl_text": ("qwen2_5_vl.modeling_qwen2_5_vl", "Qwen2_5_VLRotaryEmbedding"),
+    "qwen3_vl_text": ("qwen3_vl.modeling_qwen3_vl", "Qwen3VLTextRotaryEmbedding"),
 }
 
 
@@ -56,9 +63,23 @@ def load_weights(
         raise ConfigError(f"its weights do not fit its config.json: {listed(misfits)}")
     if found["missing_keys"]:
         raise ConfigError(f"its weights lack {listed(found['missing_keys'])}")
+    if (kind := getattr(model.config, "rotary_of", None)) in OWN_ROTARIES:
+        module, name = OWN_ROTARIES[kind]
+        rotary = _of_text_too(getattr(import_module(f"transformers.models.{module}"), name))
+        model.get_decoder().rotary_emb = rotary(model.config)
     model.to(device)
     check_numbers(model)
     return model
+
+
+def _of_text_too(kind: type[nn.Module]) -> Any:
+    """The class of rotary embeddings, which take one position a token, too; earlier ones of transformers want three."""
+
+    def forward(self: nn.Module, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
+        turn: Any = kind.forward
+        return turn(self, x, position_ids if position_ids.dim() == 3 else position_ids.expand(3, -1, -1))
+
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
 
 def check_numbers(model: nn.Module) -> None:

@@ -70,7 +70,7 @@ class StaticForward:
             stack.enter_context(self._seam.running(step))
             logits_1LV: torch.Tensor = self._call(
                 input_ids=step.ids_T[None],
-                position_ids=step.positions_T[None],
+                position_ids=step.rotary_T[None],
                 use_cache=False,
                 logits_to_keep=step.logit_rows_L,
             ).logits

@@ -14,7 +14,7 @@ from torch import nn
 
 from decoding.core.layer import LayerSpec
 from decoding.model.replacing.replacer import Call, Place
-from decoding.model.seam import Seam
+from decoding.model.seam import Seam, is_joint
 
 CHILDREN = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 OF_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -36,7 +36,8 @@ NAMES = {  # of LFM2, by those that most models have
 
 class StandIn(nn.Module):
     """Replaces a decoder layer of this form, whose attention is `spec`. most_numbers: of the hidden states that it
-    computes itself; more are left to `layer`, and so are calls with other arguments."""
+    computes itself; more are left to `layer`, and so are calls with other arguments and steps with tokens that see each
+    other."""
 
     def __init__(self, layer: nn.Module, spec: LayerSpec, most_numbers: int = sys.maxsize) -> None:
         super().__init__()
@@ -52,7 +53,8 @@ class StandIn(nn.Module):
         self, hidden_states: torch.Tensor, *others: Any, position_embeddings: Any = None, **named: Any
     ) -> torch.Tensor:
         """Argument names are those of transformers."""
-        if hidden_states.numel() > self._most_numbers or others or position_embeddings is None:
+        is_more = hidden_states.numel() > self._most_numbers or is_joint()
+        if is_more or others or position_embeddings is None:
             result: torch.Tensor = self.layer(hidden_states, *others, position_embeddings=position_embeddings, **named)
             return result
         cosines, sines = position_embeddings

@@ -17,7 +17,7 @@ from torch import nn
 from decoding.errors import PartRefused
 from decoding.model.replacing.replacer import Calls, Place, Replacements, Rule
 
-# Shape suffixes: L positions in the table, D rotary width.
+# Shape suffixes: L positions in the table, M tokens, D rotary width.
 UNROLLED_BYTES = 128  # torch's loops take two of the widest vectors at a time
 ELEMENTS_PER_THREAD = 32768  # torch splits longer arrays among its threads (at::internal::GRAIN_SIZE)
 FIRST_TABLE_LEN = 4096
@@ -71,17 +71,22 @@ def on_whole_vectors(function: Callable[[torch.Tensor], torch.Tensor], values: t
 
 
 class RotaryTable(nn.Module):
-    """Replaces a rotary embedding whose cosines and sines depend on the position alone."""
+    """Replaces a rotary embedding whose cosines and sines depend on the position alone, or on a token's positions in
+    time, height and width, each number on one of them."""
 
     def __init__(self, rotary: nn.Module) -> None:
         super().__init__()
         self.rotary = rotary
+        self._axes_D = _axes_of(rotary) if hasattr(rotary, "mrope_section") else None
         self._tables: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def forward(
         self, hidden: torch.Tensor, position_ids: torch.Tensor, *layer_type: Any, **named: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if position_ids.dim() == 3:  # a row for each of time, height and width, which are equal in text
+        """position_ids: [1, M], or [3, 1, M] of time, height and width."""
+        if position_ids.dim() == 3:
+            if self._axes_D is not None and position_ids.stride(0):  # not one row, repeated
+                return self._by_axes(hidden, position_ids)
             position_ids = position_ids[0]
         key = (*layer_type, *named.values())
         tables = self._tables.get(key)
@@ -101,6 +106,22 @@ class RotaryTable(nn.Module):
             cos_1LD[0, :known], sin_1LD[0, :known] = tables
         self._tables[key] = (cos_1LD[0], sin_1LD[0])
         return self.forward(hidden, position_ids, *layer_type, **named)
+
+    def _by_axes(self, hidden: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        each = [self.forward(hidden, positions_1M) for positions_1M in position_ids]
+        numbers_D = torch.arange(each[0][0].shape[-1])
+        cosines_DM, sines_DM = (
+            torch.stack(tables)[self._axes_D, 0, :, numbers_D] for tables in zip(*each, strict=True)
+        )
+        return cosines_DM.T[None], sines_DM.T[None]
+
+
+def _axes_of(rotary: nn.Module) -> torch.Tensor:
+    """int64 [D]: on which of time, height and width each of a token's cosines depends, by the module itself."""
+    positions_313 = torch.eye(3, dtype=torch.int64)[:, None]  # of three tokens, each with one that is not 0
+    with torch.inference_mode():
+        _, sines_13D = rotary(torch.zeros(1, 3, 1), positions_313)
+    return sines_13D[0].abs().argmax(0)
 
 
 def safe_length(count: int, unit: int) -> int:

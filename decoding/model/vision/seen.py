@@ -17,11 +17,11 @@ from decoding.model.vision.tower import Tower
 
 
 class SeenPictures:
-    """most_bytes: of the rows that are kept for later requests; those used last stay. num_seen: pictures that the tower
-    ran."""
+    """tower: what makes them. most_bytes: of the rows that are kept for later requests; those used last stay.
+    num_seen: pictures that the tower ran."""
 
     def __init__(self, tower: Tower, most_bytes: int) -> None:
-        self._tower, self._most_bytes = tower, most_bytes
+        self.tower, self._most_bytes = tower, most_bytes
         self._rows: OrderedDict[bytes, torch.Tensor] = OrderedDict()  # the thread's
         self._thread = ThreadPoolExecutor(1, "tower")
         self.num_seen, self.num_bytes = 0, 0
@@ -38,7 +38,7 @@ class SeenPictures:
     def _see(self, picture: Picture) -> torch.Tensor:
         rows_NE = self._rows.pop(picture.digest, None)
         if rows_NE is None or len(rows_NE) != picture.num_rows:
-            rows_NE = self._tower.see(picture)
+            rows_NE = self.tower.see(picture)
             self.num_seen += 1
         self._rows[picture.digest] = rows_NE
         self.num_bytes = sum(each.nbytes for each in self._rows.values())

@@ -7,58 +7,95 @@ never changes, so that equal pictures have equal rows.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from decoding.config import EngineConfig
-from decoding.core.picture import Picture
+from decoding.core.picture import Picture, RotaryPositions, Span, rotary_positions
 from decoding.errors import ConfigError, listed
 from decoding.model.blueprint import size_of
 from decoding.model.checkpoint import identity
 from decoding.model.files.gguf_place import gguf_paths
 from decoding.model.memory import check_weights_fit
 from decoding.model.refusal import refusing
-from decoding.model.vision.families import LANGUAGE_PARTS, image_token_id, sees, why_not
+from decoding.model.vision.families import JOINT, LANGUAGE_PARTS, THREE_POSITIONS, image_token_id, sees, why_not
 from decoding.model.weights import check_numbers
 
-# Shape suffixes: N rows of a picture, E width of the text model.
+# Shape suffixes: N rows of a picture, E width of the text model, F a row's embedding and what its layers are given.
+PASSED_ON = {"image_sizes"}  # to a tower, by LLaVA of earlier transformers, which has no name for it
+GRID = "image_grid_thw"  # of patches in time, height and width, among the inputs
 
 
 class Tower:
-    """model: a model that sees, without its text part, in evaluation mode. width: of the text model. identity: changes
-    only with its weights."""
+    """model: a model that sees, without its text part, in evaluation mode. width: of the text model. depth: how many of
+    its layers are given more of a picture than its embeddings. identity: changes only with its weights."""
 
     def __init__(self, model: PreTrainedModel, config: Any, width: int, num_threads: int) -> None:
         self._model: Any = model
         self._width, self._num_threads = width, num_threads
-        self._arguments = frozenset(inspect.signature(model.get_image_features).parameters)
+        self._arguments = frozenset(inspect.signature(model.get_image_features).parameters) | PASSED_ON
         self.image_token_id = image_token_id(config)
+        vision = config.vision_config
+        self.depth = len(getattr(vision, "deepstack_visual_indexes", ()))
+        self._merged = vision.spatial_merge_size if config.model_type in THREE_POSITIONS else None  # patches a side
+        self._is_joint = config.model_type in JOINT
         self.identity = identity(model)
         self.num_bytes = sum(each.nbytes for each in model.parameters())
 
     def see(self, picture: Picture) -> torch.Tensor:
-        """[N, E], on the model's device and in its dtype. Raises ValueError where the picture has not as many rows as
-        places in its prompt. May be called by any thread, one at a time."""
+        """[N, F], on the model's device and in its dtype: embeddings, and as many numbers again for each layer that is
+        given more. Raises ValueError where the picture has not as many rows as places in its prompt. May be called by
+        any thread, one at a time."""
         torch.set_num_threads(self._num_threads)
         inputs = {name: self._placed(torch.from_numpy(each.array())) for name, each in picture.inputs.items()}
         if unknown := inputs.keys() - self._arguments:
             raise ValueError(f"the tower has no arguments {listed(sorted(unknown))}")
         with torch.inference_mode():
-            seen = self._model.get_image_features(**inputs, return_dict=True).pooler_output
-        pieces = [seen] if isinstance(seen, torch.Tensor) else list(seen)
-        rows_NE = torch.cat([each.reshape(-1, each.shape[-1]) for each in pieces])
-        if rows_NE.shape != (picture.num_rows, self._width):
-            raise ValueError(f"the tower gave {tuple(rows_NE.shape)}, for {picture.num_rows} places in the prompt")
-        return rows_NE.contiguous()
+            seen = self._model.get_image_features(**inputs, return_dict=True)
+        parts = [seen.pooler_output, *(getattr(seen, "deepstack_features", None) or ())]
+        rows_NF = torch.cat([_joined(part) for part in parts], dim=-1)
+        if rows_NF.shape != (picture.num_rows, (1 + self.depth) * self._width):
+            raise ValueError(f"the tower gave {tuple(rows_NF.shape)}, for {picture.num_rows} places in the prompt")
+        return rows_NF.contiguous()
+
+    def rotary_positions(self, pictures: Sequence[Picture]) -> RotaryPositions | None:
+        """Of a prompt with these pictures; None where positions are places. Raises ValueError where they cannot have
+        any."""
+        if self._merged is None:
+            return None
+        grids = [picture.inputs[GRID].array()[0].tolist() for picture in pictures]
+        merged = self._merged
+        return rotary_positions(pictures, [(time, high // merged, wide // merged) for time, high, wide in grids])
+
+    def joint_spans(self, pictures: Sequence[Picture]) -> tuple[Span, ...]:
+        """The neighbouring tokens of a prompt that see each other in both directions, ascending."""
+        if not self._is_joint or not pictures:
+            return ()
+        spans = [span for picture in pictures for span in picture.spans]
+        return tuple(_neighbours(np.concatenate([np.arange(span.first, span.end) for span in spans])))
 
     def _placed(self, numbers: torch.Tensor) -> torch.Tensor:
         dtype = self._model.dtype if numbers.is_floating_point() else numbers.dtype
         return numbers.to(self._model.device, dtype)
+
+
+def _neighbours(places: NDArray[np.int64]) -> list[Span]:
+    """Ascending places, neighbours together."""
+    parts = np.split(places, np.flatnonzero(np.diff(places) != 1) + 1)
+    return [Span(int(part[0]), len(part)) for part in parts if len(part)]
+
+
+def _joined(part: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
+    """[N, E], of one picture that a model may have seen in several parts."""
+    pieces = [part] if isinstance(part, torch.Tensor) else part
+    return torch.cat([each.reshape(-1, each.shape[-1]) for each in pieces])
 
 
 def load_tower(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from threading import Lock
@@ -17,7 +16,7 @@ import numpy as np
 
 from decoding.core.picture import Numbers
 from decoding.errors import in_one_line
-from decoding.model.vision.families import PROCESSORS
+from decoding.model.vision.families import PIXTRAL, processor_name
 from server.http.notices import tell
 from server.prompts.model_check import is_offline
 from server.prompts.model_files import ModelFiles
@@ -28,7 +27,11 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("gander.prompts")
 CONFIG_FILE = "config.json"
 DIGEST_BYTES = 16
-TILES = ("do_image_splitting", "crop_to_patches")  # options of processors that look at a large picture's parts, too
+TILES = (
+    "do_image_splitting",
+    "crop_to_patches",
+    "do_pan_and_scan",
+)  # options of processors that look at a large picture's parts, too
 UNREAD = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "text_replacement_offsets"})
 
 
@@ -84,10 +87,13 @@ def load_image_processor(files: ModelFiles, is_wanted: bool, trust_remote_code: 
     if path is None:
         return None
     config = json.loads(path.read_text("utf-8"))
-    if config.get("model_type") not in PROCESSORS:
+    vision = config.get("vision_config")
+    vision_kind = vision.get("model_type") if isinstance(vision, dict) else None
+    name = processor_name(str(config.get("model_type")), vision_kind)
+    if name is None:
         return None
     try:
-        return _loaded(files, config, trust_remote_code)
+        return _loaded(files, name, trust_remote_code)
     except Exception as error:  # a stranger's files make the library raise anything
         LOG.warning(
             "Pictures are not taken: the processor of %s cannot be loaded: %s.", files.model, in_one_line(error)
@@ -95,12 +101,13 @@ def load_image_processor(files: ModelFiles, is_wanted: bool, trust_remote_code: 
         return None
 
 
-def _loaded(files: ModelFiles, config: Mapping[str, Any], trust_remote_code: bool) -> ImageProcessor:
+def _loaded(files: ModelFiles, name: str, trust_remote_code: bool) -> ImageProcessor:
+    """name: of the processor's class."""
     import transformers  # imported late: it takes seconds
     from PIL import __version__ as pillow_version
 
     origin = {"revision": files.revision, "trust_remote_code": trust_remote_code, "local_files_only": is_offline()}
-    kind = _of_pictures(getattr(transformers, PROCESSORS[config["model_type"]]))
+    kind = _of_pictures(_class_of(name))
     images: Any = transformers.AutoImageProcessor.from_pretrained(files.model, backend="pil", **origin)
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(files.model, **origin)
     fields, _ = kind.get_processor_dict(files.model, **origin)
@@ -113,6 +120,17 @@ def _loaded(files: ModelFiles, config: Mapping[str, Any], trust_remote_code: boo
     identity = blake2b("\n".join(parts).encode(), digest_size=DIGEST_BYTES).digest()
     row_token: str = tokenizer.convert_ids_to_tokens(row_token_id)
     return ImageProcessor(processor, processor.image_token, row_token, row_token_id, identity)
+
+
+def _class_of(name: str) -> type[Any]:
+    import transformers
+
+    if name == PIXTRAL:
+        from server.prompts.images.pixtral import PixtralProcessor
+
+        return PixtralProcessor
+    found: type[Any] = getattr(transformers, name)
+    return found
 
 
 def _of_pictures(kind: type[Any]) -> Any:

@@ -31,6 +31,7 @@ def test_what_one_ran_another_finds_by_full_blocks() -> None:
     first = filled(pool, tokens)
     second = pool.open()
     assert pool.find(second, tokens[:-1]) == 3
+    assert pool.find(pool.open(), tokens[:-1], lambda end: end != 3 * BLOCK_LEN) == 2, "where it may end"
     assert second.blocks.tolist() == first.blocks[:3].tolist()
     assert pool.num_held == 4
     pool.check_integrity()

@@ -9,6 +9,7 @@ import torch
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, Work, WorkRoom, room_of
+from decoding.core.picture import RotaryPositions
 from tests.decoding.cache.test_batch import ints, store_with
 from tests.trees import path_to, random_parents
 
@@ -74,6 +75,27 @@ def test_rows_see_their_paths_and_padding_is_nobodys(shape: tuple[int, int, int,
         start = step.table_offsets_B[segment]
         blocks = batch.blocks(segment)
         assert step.blocks_C[start : start + len(blocks)].tolist() == blocks.tolist()
+
+
+def test_tokens_are_turned_by_positions_of_their_own() -> None:
+    """Of a sequence with pictures: where these are in the step, by the first of three."""
+    store, (first, second) = store_with(20, 20)
+    of_pictures = np.array([[*range(18), 18, 18, 18, 18], [*range(18), 18, 18, 19, 19], [*range(18), 18, 19, 18, 19]])
+    rotary = RotaryPositions(of_pictures.astype(np.int64), -2)
+    tree = np.array([-1, 0, 0, 1], np.int32)
+    plain = Segment(first, ints(1, 2, 3))
+    batch = pack([plain, Segment(second, ints(5, 6, 7, 8), rotary=rotary)], store)
+    assert batch.rotary_positions.tolist() == [
+        [20, 21, 22, 18, 18, 20, 21],
+        [20, 21, 22, 19, 19, 20, 21],
+        [20, 21, 22, 18, 19, 20, 21],
+    ]
+    assert stage(StepBuffers(store, ROOM), batch, 8).rotary_T.tolist() == [20, 21, 22, 18, 18, 20, 21, 0]
+    second.length = 24
+    batch = pack([plain, Segment(second, ints(5, 6, 7, 8), tree, rotary=rotary)], store)
+    step = stage(StepBuffers(store, ROOM), batch, 8)
+    assert step.rotary_T.tolist() == [20, 21, 22, 22, 23, 23, 24, 0]
+    assert step.positions_T.tolist() == [20, 21, 22, 24, 25, 25, 26, 0]
 
 
 def test_a_trunk_is_what_all_later_rows_descend_from() -> None:

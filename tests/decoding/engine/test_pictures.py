@@ -23,6 +23,7 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.stats import RequestStats
 from decoding.engine.engine import Engine
+from decoding.engine.intake import check_pictures
 from decoding.engine.start import start_engine
 from decoding.errors import RequestRejected
 from decoding.model.device.runner import silent
@@ -36,7 +37,7 @@ LAWS = {
     "greedy": SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True),
     "sampled": SamplingParams(max_tokens=24, temperature=0.8, seed=7, ignore_eos=True),
 }
-INPUTS = ("pixel_values", "pixel_attention_mask", "image_sizes")
+INPUTS = ("pixel_values", "pixel_attention_mask", "image_sizes", "image_grid_thw")
 TEXT = "one two three four five six IMAGE seven IMAGE eight one two three four five"
 
 
@@ -115,9 +116,8 @@ def test_drafted_replies_are_the_plain_ones(family: Family, law: str) -> None:
 
 def test_drafts_are_accepted_and_rejected_and_of_text_alone(family: Family) -> None:
     """So that the equality above is not empty."""
-    requests = [
-        family.request(each, [picture(1), picture(2)], sampling=LAWS["greedy"], method=each) for each in METHODS
-    ]
+    longer = replace(LAWS["greedy"], max_tokens=64)
+    requests = [family.request(each, [picture(1), picture(2)], sampling=longer, method=each) for each in METHODS]
     counts = [ended(family.engine, request)[0].counts for request in requests]
     accepted, drafted = sum(each.accepted for each in counts), sum(each.drafted for each in counts)
     assert 0 < accepted < drafted
@@ -138,23 +138,24 @@ def test_a_prompt_is_found_again_and_its_pictures_are_seen_once(family: Family) 
     assert engine.pictures.num_seen == 2
 
 
-def test_a_picture_with_another_pixel_shares_no_rows(family: Family) -> None:
-    engine, image = family.engine, picture(1)
-    other = image.copy()
-    other.putpixel((20, 15), (255, 255, 255) if image.getpixel((20, 15)) != (255, 255, 255) else (0, 0, 0))
+def test_pictures_that_differ_in_a_pixel_share_no_rows(family: Family) -> None:
+    """What layers carry after what is common is kept once the second has begun with it, so the third is asked."""
+    engine, images = family.engine, [picture(1)]
+    for colour in ((255, 255, 255), (0, 0, 0)):
+        images.append(images[0].copy())
+        images[-1].putpixel((20, 15), colour)
     text = "a" * BLOCK_LEN + "IMAGE" + TEXT.replace("IMAGE", "")
-    first, second = (
-        family.request(name, [each], text, sampling=LAWS["greedy"]) for name, each in (("a", image), ("b", other))
-    )
-    ended(engine, first)
-    stats, _ = ended(engine, second)
-    before = next(place for place, key in enumerate(second.keys) if key < 0)
-    assert stats.cached_tokens == before // BLOCK_LEN * BLOCK_LEN > 0
+    requests = [
+        family.request(name, [each], text, sampling=LAWS["greedy"]) for name, each in zip("abc", images, strict=True)
+    ]
+    stats = [ended(engine, request)[0] for request in requests]
+    before = next(place for place, key in enumerate(requests[0].keys) if key < 0)
+    assert stats[2].cached_tokens == before // BLOCK_LEN * BLOCK_LEN > 0
     engine.start_afresh(0.0)
-    alone = family.request("c", [other], text, sampling=LAWS["greedy"])
+    alone = family.request("alone", images[2:], text, sampling=LAWS["greedy"])
     ended(engine, alone)
-    assert alone.output.tolist() == second.output.tolist()
-    assert not np.array_equal(first.keys[: len(first.prompt)], second.keys[: len(second.prompt)])
+    assert alone.output.tolist() == requests[2].output.tolist()
+    assert len({request.keys[: len(request.prompt)].tobytes() for request in requests}) == 3
 
 
 def test_requests_with_and_without_pictures_share_steps(family: Family) -> None:
@@ -175,6 +176,39 @@ def requests_of(family: Family, images: list[Image.Image]) -> list[Request]:
         for number, law in enumerate(LAWS.values())
     ]
     return [text, *seen]
+
+
+def test_a_prompt_that_is_read_in_small_steps_has_the_same_reply(family: Family) -> None:
+    images = [picture(1), picture(2, 64, 20)]
+    plain = reply(family.engine, family.request("plain", images, sampling=LAWS["sampled"]))
+    small = start_engine(family.engine.model, replace(CONFIG, max_batch_rows=24), kept=GIVEN)
+    request = family.request("small", images, sampling=LAWS["sampled"])
+    stats, _ = ended(small, request)
+    assert request.output.tolist() == plain
+    assert stats.prefill_chunks >= len(request.prompt) // 24
+
+
+def test_a_prompt_that_is_found_ends_before_or_after_tokens_that_see_each_other() -> None:
+    family = family_of("gemma3")
+    family.engine.start_afresh(0.0)
+    texts = ["a" * length + "IMAGE and then what" for length in range(1, BLOCK_LEN + 1)]
+    expected = [reply(family.engine, family.request(text, [picture(1)], text)) for text in texts]
+    for text, output in zip(texts, expected, strict=True):
+        request = family.request(text + "again", [picture(1)], text)
+        stats, _ = ended(family.engine, request)
+        assert request.output.tolist() == output
+        is_row = request.keys[: len(request.prompt)] < 0
+        found = stats.cached_tokens
+        assert not (is_row[found - 1] and is_row[found]) if found else is_row[BLOCK_LEN - 1 : BLOCK_LEN + 1].all()
+
+
+def test_a_picture_whose_tokens_see_each_other_must_fit_into_a_step() -> None:
+    family = family_of("gemma3")
+    request = family.request("long", [picture()], "IMAGE what")
+    with pytest.raises(
+        RequestRejected, match="a picture has 16 tokens, which this model reads in one step; one of this"
+    ):
+        check_pictures(request, family.engine.model.tower, None, 15)
 
 
 def test_a_preempted_or_resumed_reply_is_the_same(family: Family) -> None:

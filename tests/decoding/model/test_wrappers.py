@@ -52,6 +52,7 @@ LINEAR = {
     "linear_num_value_heads": 4,
 }
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+SECTIONED = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 # By type: what its text model needs beside TEXT, and the class of it.
 WRAPPERS: dict[str, tuple[dict[str, Any], str]] = {
     "gemma3": (GEMMA, "Gemma3ForCausalLM"),
@@ -68,6 +69,9 @@ WRAPPERS: dict[str, tuple[dict[str, Any], str]] = {
     "qwen3_5": (LINEAR, "Qwen3_5ForCausalLM"),
     "qwen3_5_moe": (LINEAR | EXPERTS | {"shared_expert_intermediate_size": 32}, "Qwen3_5MoeForCausalLM"),
     "mistral3": ({}, "MistralForCausalLM"),
+    "qwen2_vl": (SECTIONED, "Qwen2ForCausalLM"),
+    "qwen2_5_vl": (SECTIONED, "Qwen2ForCausalLM"),
+    "qwen3_vl": (SECTIONED, "Qwen3ForCausalLM"),
     "llama4": (
         {"num_local_experts": 4, "attention_chunk_size": 8, "intermediate_size_mlp": 96},
         "Llama4ForCausalLM",

@@ -33,6 +33,7 @@ GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 class Seeing:
     server: RunningServer
     own: PreTrainedModel
+    kind: str = KIND
 
     def chat(self, *parts: Any, **body: Any) -> httpx.Response:
         messages = [{"role": "user", "content": list(parts)}]
@@ -63,6 +64,16 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeing]:
         yield Seeing(server, own)
 
 
+@pytest.fixture(scope="module", params=["qwen2_vl", "gemma3"])
+def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeing]:
+    """Whose pictures have positions in height and width, or see both ways."""
+    folder = tmp_path_factory.mktemp("models") / "other"
+    own = tiny_seeing(request.param, folder)
+    settings = ServerSettings(model=str(folder), dtype="float32", drain_seconds=2, kv_slots=8192)
+    with running_server(settings, WORKER_COMMAND) as server:
+        yield Seeing(server, own, request.param)
+
+
 def url_of(image: Image.Image, form: str = "PNG") -> str:
     content = BytesIO()
     image.save(content, form)
@@ -81,23 +92,24 @@ FIRST, SECOND = picture(1, 90, 60), picture(2)
 PARTS = (text("What is in "), shown(FIRST), text(" and in "), shown(SECOND), text(" here?"))
 
 
-def expected(own: PreTrainedModel, images: list[Image.Image], content: str) -> tuple[list[int], list[bytes]]:
-    """The prompt and the reply of transformers' processor and model. content: with IMAGE for each picture."""
-    processor = processor_of(KIND)
+def expected(seeing: Seeing, images: list[Image.Image], content: str) -> tuple[list[int], list[bytes]]:
+    """The prompt of transformers' processor, and of its model's reply the bytes of tokens that are told, which special
+    ones are not. content: with IMAGE for each picture."""
+    processor = processor_of(seeing.kind)
     prompt = f"<s>user: {content.replace('IMAGE', processor.image_token)}</s><s>assistant: "
     inputs = processor(images=[images], text=[prompt], return_tensors="pt")
     with torch.inference_mode():
-        tokens = own.generate(**inputs, max_new_tokens=NUM_TOKENS, do_sample=False, eos_token_id=None)[0].tolist()
+        tokens = seeing.own.generate(**inputs, max_new_tokens=NUM_TOKENS, do_sample=False, eos_token_id=None)[
+            0
+        ].tolist()
     prompt_ids = inputs["input_ids"][0].tolist()
-    return prompt_ids, [spelled(processor.tokenizer, token) for token in tokens[len(prompt_ids) :]]
+    names, special = processor.tokenizer, processor.tokenizer.all_special_ids
+    return prompt_ids, [spelled(names, token) for token in tokens[len(prompt_ids) :] if token not in special]
 
 
 def spelled(tokenizer: Any, token_id: int) -> bytes:
-    name = tokenizer.convert_ids_to_tokens(token_id)
-    if token_id in tokenizer.all_special_ids:
-        return str(name).encode()
     letters = dict(zip(_LETTERS, _BYTES, strict=True))
-    return bytes(letters[letter] for letter in name)
+    return bytes(letters[letter] for letter in tokenizer.convert_ids_to_tokens(token_id))
 
 
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -107,7 +119,15 @@ _LETTERS = [*map(chr, _PRINTABLE), *(chr(256 + number) for number in range(len(_
 
 
 def test_prompt_and_reply_are_those_of_transformers(seeing: Seeing) -> None:
-    prompt, reply = expected(seeing.own, [FIRST, SECOND], "What is in IMAGE and in IMAGE here?")
+    check_prompt_and_reply(seeing)
+
+
+def test_those_of_other_families_are_too(other: Seeing) -> None:
+    check_prompt_and_reply(other)
+
+
+def check_prompt_and_reply(seeing: Seeing) -> None:
+    prompt, reply = expected(seeing, [FIRST, SECOND], "What is in IMAGE and in IMAGE here?")
     messages = [{"role": "user", "content": PARTS}]
     tokenized = seeing.server.http.post("/tokenize", json={"messages": messages}).json()
     assert tokenized["tokens"] == prompt
@@ -219,6 +239,14 @@ def test_a_second_turn_finds_the_picture(seeing: Seeing) -> None:
 
 
 def test_a_reply_to_a_picture_outlives_its_worker(seeing: Seeing) -> None:
+    check_a_death(seeing)
+
+
+def test_that_of_other_families_does_too(other: Seeing) -> None:
+    check_a_death(other)
+
+
+def check_a_death(seeing: Seeing) -> None:
     asked = {"max_completion_tokens": 300, "temperature": 0.8, "seed": 11}
     plain = seeing.said(*PARTS, **asked)
     client, said, killed = seeing.server.client(), list[bytes](), False
