@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from decoding.config import EngineConfig
 from decoding.costs.price import CostCurve
-from decoding.drafting.draft_model.state import DraftModelState
+from decoding.drafting.block import block_drafting
+from decoding.drafting.draft_model import rounds
 from decoding.engine import step_costs
 from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine
@@ -19,22 +22,21 @@ from tests.pairs import GivenTimings
 
 STEP = CostCurve(base=3.5e-4, token=4e-5, key=3e-8, few=4, few_token=7e-6)  # seconds, on a quiet machine
 ROUND = CostCurve(base=2e-4, token=8e-6, key=7e-9)
-HARVEST, DRAFTED = 1e-7, 1e-5  # seconds of a node whose logits are learned from, and of a draft model's token
+HARVEST, DRAFTED = 1e-7, 1e-4  # seconds of a node whose logits are learned from, and of a draft forward
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_clock_decides() -> Iterator[None]:
     """What a busy machine's Python and its draft forwards take decides nothing that engines in tests draft."""
-    host_step, note_forward = StepTally.host_step, DraftModelState.note_forward
+    host_step = StepTally.host_step
 
     def counted(tally: StepTally, tokens: Sequence[int], num_harvested: int) -> HostStep:
         return host_step(tally, tokens, num_harvested)._replace(seconds=0.0, probing=0.0, drafting=0.0)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepTally, "host_step", counted)
-        patch.setattr(
-            DraftModelState, "note_forward", lambda state, _, count: note_forward(state, DRAFTED * count, count)
-        )
+        for module in (rounds, block_drafting):
+            patch.setattr(module, "time", SimpleNamespace(perf_counter=map(DRAFTED.__mul__, count()).__next__))
         patch.setattr(step_costs, "harvest_seconds", lambda *_: HARVEST)
         yield
 
