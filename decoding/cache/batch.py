@@ -83,7 +83,8 @@ class StepBatch:
     each tree that come before the step's tokens. prefix_lens: int32 [B], committed tokens. is_chain: bool [B], every
     node's parent is the node before. write_slots_M: int64. logit_rows_R: int64, the tokens that need logits, ascending;
     logit_offsets: int32 [B+1] into them. carried: of each segment, where the model's layers carry a state. embedded: of
-    the step's tokens, those that have embeddings of their own.
+    the step's tokens, those that have embeddings of their own. drawn_B: int32, on the device, tokens that the host does
+    not know yet: where it is given, ids_M are places in it.
     """
 
     store: KvStore
@@ -103,10 +104,17 @@ class StepBatch:
     logit_offsets: IntArray
     carried: tuple[CarriedSegment, ...] = ()
     embedded: tuple[EmbeddedRows, ...] = ()
+    drawn_B: torch.Tensor | None = None
 
     @property
     def num_tokens(self) -> int:
         return len(self.ids_M)
+
+    def tokens_at(self, places_M: torch.Tensor) -> torch.Tensor:
+        """int32, on the device: the tokens of `drawn_B` at its places. What could not be drawn is negative there, and
+        any token here: nobody is given what follows it."""
+        assert self.drawn_B is not None, "tokens that the host knows"
+        return self.drawn_B.index_select(0, places_M).clamp_(min=0)
 
     @property
     def num_segments(self) -> int:
@@ -170,6 +178,40 @@ def pack(segments: Sequence[Segment], store: KvStore) -> StepBatch:
             for segment, offset in zip(segments, tables.offsets, strict=False)
             for first, rows_NE in segment.embedded
         ),
+    )
+
+
+def following(batch: StepBatch, places_B: NDArray[np.int64], added_B: IntArray, drawn_B: torch.Tensor) -> StepBatch:
+    """The step after one all of whose tokens are kept, in which some of its segments bring one token more each: those
+    at these places of the step, with the tokens there of `drawn_B`. added_B: the block that each segment's table has
+    more than in that step, -1 for none."""
+    num = len(places_B)
+    assert batch.store.carried is None, "layers that carry a state are told what is kept"
+    offsets, table_offsets = np.arange(num + 1, dtype=np.int32), np.zeros(num + 1, np.int32)
+    np.cumsum(np.diff(batch.table_offsets)[places_B] + (added_B >= 0), out=table_offsets[1:])
+    prefix_lens = batch.prefix_lens[places_B] + np.diff(batch.offsets)[places_B]
+    blocks_T = np.empty(table_offsets[-1], np.int32)
+    _follow_tables(batch.blocks_T, batch.table_offsets, places_B, added_B, table_offsets, blocks_T)
+    positions_M = prefix_lens.astype(np.int64)
+    blocks = blocks_T[table_offsets[:-1] + prefix_lens // BLOCK_LEN]
+    write_slots_M = blocks.astype(np.int64) * BLOCK_LEN + positions_M % BLOCK_LEN
+    return StepBatch(
+        store=batch.store,
+        blocks_T=blocks_T,
+        table_offsets=table_offsets,
+        ids_M=places_B,
+        positions_M=positions_M,
+        offsets=offsets,
+        parents_P=np.full(num, -1, np.int32),
+        positions_P=positions_M,
+        tree_offsets=offsets,
+        num_written=np.zeros(num, np.int32),
+        prefix_lens=prefix_lens,
+        is_chain=np.ones(num, np.bool_),
+        write_slots_M=write_slots_M,
+        logit_rows_R=np.arange(num),
+        logit_offsets=offsets,
+        drawn_B=drawn_B,
     )
 
 
@@ -251,6 +293,23 @@ def _fill_tokens(tables: Tables, arrays: TokenArrays) -> None:
         num_logits = tables.logit_offsets[segment + 1] - first_logit
         for place in range(num_logits):
             arrays.logit_rows_R[first_logit + place] = end_token - num_logits + place
+
+
+@kernel
+def _follow_tables(
+    given_T: IntArray,
+    given_offsets: IntArray,
+    places_B: NDArray[np.int64],
+    added_B: IntArray,
+    offsets: IntArray,
+    blocks_T: IntArray,
+) -> None:
+    """Copy the tables of some segments, one after the other, each with the block that is added to it, if any."""
+    for segment in range(len(places_B)):
+        first, end = given_offsets[places_B[segment]], given_offsets[places_B[segment] + 1]
+        blocks_T[offsets[segment] : offsets[segment] + end - first] = given_T[first:end]
+        if added_B[segment] >= 0:
+            blocks_T[offsets[segment + 1] - 1] = added_B[segment]
 
 
 @kernel

@@ -35,7 +35,10 @@ class StepForward:
 
     def run(self, batch: StepBatch) -> torch.Tensor:
         """float32 [R, V]: logits of the tokens `batch.logit_rows_R`. Stores all tokens' keys and values."""
-        ids_1M = self._padded(torch.from_numpy(batch.ids_M))[None]
+        ids_M = torch.from_numpy(batch.ids_M)
+        if batch.drawn_B is not None:
+            ids_M = batch.tokens_at(ids_M.to(self._device)).long()
+        ids_1M = self._padded(ids_M)[None]
         positions_1M = self._padded(torch.from_numpy(batch.positions_M))[None]
         rows_R = self._padded(torch.from_numpy(batch.logit_rows_R))  # the head is a linear layer like the others
         num_logits = len(batch.logit_rows_R)
