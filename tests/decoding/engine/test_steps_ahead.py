@@ -42,7 +42,7 @@ pytest.importorskip("triton", reason="Triton is not installed, which the sampler
 
 from decoding.sampling.device.device_sampler import DeviceDrawing, DeviceSampler
 from decoding.sampling.device.launch import Kernels, triton_kernels
-from decoding.sampling.device.plan import IS_RANKED, JOB_WORDS, POSITION, SEED, SOURCE, TEMPERATURE, TOP_K, TOP_P
+from decoding.sampling.device.plan import JOB_WORDS, POSITION, SEED, SOURCE, TEMPERATURE, TOP_K, TOP_P
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="interpreted kernels are for machines without a GPU")
 
@@ -115,12 +115,20 @@ class QuickKernels:
         self._interpreted = triton_kernels()
 
     def all(self) -> Kernels:
-        return self._interpreted._replace(scan=Launch(self._scan), draw=Launch(self._draw), walk=Launch(self._walk))
+        quick = {name: Launch(getattr(self, f"_{name}")) for name in ("scan", "draw", "walk", "rank")}
+        return self._interpreted._replace(**quick)
 
-    def _scan(self, grid: tuple[int, ...], *arguments: Any) -> None:
-        jobs = arguments[2].numpy().reshape(-1, JOB_WORDS)
-        if jobs[: grid[0], IS_RANKED].any():
-            self._interpreted.scan[grid](*arguments)
+    def _scan(self, _grid: tuple[int, ...], *arguments: Any) -> None:
+        self._logits, _, self._jobs = (each.numpy() for each in arguments[:3])
+
+    def _rank(self, grid: tuple[int, ...], *arguments: Any) -> None:
+        ranked, results, values = (arguments[place].numpy() for place in (0, 4, 5))
+        first, num_top = arguments[6], arguments[8]
+        for place, job in enumerate(ranked[: grid[0]].tolist()):
+            row = self._logits[self._jobs.reshape(-1, JOB_WORDS)[job, SOURCE]]
+            ids, at = np.argsort(-row, kind="stable")[:num_top], first + place * (1 + 2 * num_top)
+            values[at] = np.exp(row - row[ids[0]]).sum()
+            results[at + 1 : at + 1 + num_top], values[at + 1 + num_top : at + 1 + 2 * num_top] = ids, row[ids]
 
     def _draw(self, grid: tuple[int, ...], *arguments: Any) -> None:
         logits, edited, jobs, numbers = (each.numpy() for each in arguments[:4])
