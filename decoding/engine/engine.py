@@ -18,8 +18,7 @@ from decoding.costs.credit import losses
 from decoding.costs.pricing import Pricing, Rate
 from decoding.drafting.kept_worth import KeptWorth
 from decoding.drafting.registry import StartDrafter
-from decoding.engine.ahead.launched_step import LaunchedStep
-from decoding.engine.ahead.roots import RootsAhead
+from decoding.engine.ahead.roots import LaunchedStep, RootsAhead
 from decoding.engine.intake import Intake, RowSources, check_pictures, check_queue, check_request
 from decoding.engine.isolation import Isolation
 from decoding.engine.resources import Resources

@@ -75,12 +75,12 @@ class SequenceStep:
         return cls(sequence, start, tokens[start : end - 1], tree_of_root(tokens[end - 1 :]), budget=NOTHING)
 
     @classmethod
-    def after(cls, step: SequenceStep, place: int) -> SequenceStep:
+    def ahead(cls, sequence: Sequence, start: int, place: int) -> SequenceStep:
         """The root that a step under way draws, at this place of a step of roots alone."""
-        following = cls(step.sequence, step.end, NO_TOKENS, ROOT_TO_COME, budget=NOTHING)
-        following.place = following.first_row = following.first_logit = place
-        following.num_logits = 1
-        return following
+        step = cls(sequence, start, NO_TOKENS, ROOT_TO_COME, budget=NOTHING)
+        step.place = step.first_row = step.first_logit = place
+        step.num_logits = 1
+        return step
 
     @property
     def is_ahead(self) -> bool:
@@ -227,11 +227,6 @@ class SequenceStep:
         if not self.is_kept:
             store.commit(self.rows, self.kept_rows())
             self.is_kept = True
-
-    def keep_all(self, store: KvStore) -> None:
-        """Commit all its rows, which stay whatever is drawn: it has a tree of its root alone."""
-        store.commit_all(self.rows, len(self.chunk) + 1)
-        self.is_kept = True
 
     def kept_tokens(self) -> KeptTokens:
         """Before they are committed."""

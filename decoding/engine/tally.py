@@ -38,7 +38,7 @@ class StepTally:
 
     def __init__(self) -> None:
         self._started = self._phase_started = time.perf_counter()
-        self._phase_seconds: Counter[str] = Counter()
+        self._phase_seconds: defaultdict[str, float] = defaultdict(float)
         self._forward_seconds = 0.0
         self._plain: Counter[tuple[str, int]] = Counter()  # trees of a root, by method and budget
         self._counts: defaultdict[str, MethodCounts] = defaultdict(MethodCounts)
@@ -53,7 +53,7 @@ class StepTally:
 
     def end_phase(self, name: str) -> None:
         now = time.perf_counter()
-        self._phase_seconds[name] += now - self._phase_started  # type: ignore[assignment]
+        self._phase_seconds[name] += now - self._phase_started
         self._phase_started = now
 
     def end_sample(self, forward_seconds: float) -> None:

@@ -7,18 +7,38 @@ Invariant: between such a step's launch and its end nobody is admitted, and nobo
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.cache.block_pool import BLOCK_LEN, BlockPool, BlockTable
+from decoding.cache.batch import StepBatch
+from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.kv_store import KvStore
 from decoding.core.tree import IntArray
-from decoding.engine.scheduler import Scheduler
+from decoding.engine.scheduler import Reuse, Scheduler
 from decoding.engine.sequence_step import SequenceStep
+from decoding.model.device.runner import Forward
+from decoding.sampling.step_sampler import Drawing
 
 MOST_IN_TURN = 16  # steps that follow each other without a plan, while somebody waits for one
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedStep:
+    """A step on its way through the device. steps: of those who still run. reuse: of the prompts that it began."""
+
+    steps: list[SequenceStep]
+    batch: StepBatch
+    forward: Forward
+    drawing: Drawing
+    reuse: Reuse
+
+    def of_running(self) -> LaunchedStep | None:
+        """The same of the steps whose sequences have not ended since; None if there are none."""
+        steps = [step for step in self.steps if step.sequence.rows is not None]
+        return self if len(steps) == len(self.steps) else replace(self, steps=steps) if steps else None
 
 
 class Following(NamedTuple):
@@ -52,21 +72,30 @@ class RootsAhead:
         for step in steps:
             if not (_goes_on_plainly(step) and step.drafter.rests(is_due)):
                 return None
-            end = step.end + 1
+            end, table = step.end + 1, step.table
             if end < step.sequence.request.max_total:
-                block = self._new_block(step.table, end)
-                if block is None:
-                    return None
+                block = -1
+                if end > table.capacity:
+                    if not self._pool.resize(table, end):
+                        return None
+                    block = int(table.blocks[-1])
                 lasting.append(step)
                 added.append(block)
         if not lasting:
             return None
-        for step in lasting:
-            step.keep_all(self._store)
-            self._publish(step)
+        followers = [self._keep(step, place) for place, step in enumerate(lasting)]
         places_B = np.array([step.place for step in lasting], np.int64)
-        followers = [SequenceStep.after(step, place) for place, step in enumerate(lasting)]
         return Following(followers, places_B, np.array(added, np.int32))
+
+    def _keep(self, step: SequenceStep, place: int) -> SequenceStep:
+        """Commit a step's rows, and let its blocks be found as soon as they are full: here a token later than where
+        steps are planned. The step after it, at this place of a step of roots alone."""
+        rows = step.rows
+        self._store.commit_all(rows, len(step.chunk) + 1)
+        step.is_kept = True
+        if rows.length >= BLOCK_LEN * (rows.table.num_hashed + 1):
+            self._pool.publish(rows.table, step.sequence.request.keys[: rows.length])
+        return SequenceStep.ahead(step.sequence, rows.length, place)
 
     def _is_planned_next(self, steps: list[SequenceStep], is_due: bool) -> bool:
         """Whether others could run than these: who waits may find a place, or is to be considered anew, since others
@@ -75,17 +104,6 @@ class RootsAhead:
         if scheduler.num_running != len(steps) or not scheduler.is_full:
             return True
         return is_due and scheduler.num_waiting > 0
-
-    def _new_block(self, table: BlockTable, num_tokens: int) -> int | None:
-        """The block that so many tokens need, -1 where they need none; None where there is none to be had."""
-        if num_tokens <= table.capacity:
-            return -1
-        return int(table.blocks[-1]) if self._pool.resize(table, num_tokens) else None
-
-    def _publish(self, step: SequenceStep) -> None:
-        """Let its blocks be found as soon as they are full: here a token later than where steps are planned."""
-        if step.end >= BLOCK_LEN * (step.table.num_hashed + 1):
-            self._pool.publish(step.table, step.sequence.request.keys[: step.end])
 
 
 def _goes_on_plainly(step: SequenceStep) -> bool:
