@@ -65,11 +65,12 @@ def create_service(
     command: Sequence[str] = WORKER_COMMAND,
     policy: RestartPolicy | None = None,
     models: Sequence[ServerSettings] = (),
+    standby: Standby | None = None,
 ) -> Service:
     """settings: the server's own, and the one model's where `models` names none; the first of several is the default.
-    Raises ConfigError."""
+    standby: which workers are made of, in place of one that starts `command`. Raises ConfigError."""
     policy = policy or RestartPolicy(worker_timeout=settings.worker_timeout, has_standby=settings.standby)
-    standby = Standby(command, is_wanted=policy.has_standby)
+    standby = standby or Standby(command, is_wanted=policy.has_standby)
     catalogue = Catalogue(make_models(models or (settings,), settings.max_loaded, standby, policy))
     keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
     return Service(

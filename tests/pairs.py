@@ -20,8 +20,9 @@ from decoding.core.stats import RequestStats, StepStats
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model import timing
+from decoding.model.kept.measurements import KeptMeasurements
 from decoding.model.target_model import TargetModel
-from decoding.model.timing import KeptTimings, ModelTimings
+from decoding.model.timing import ModelTimings
 from tests.asking import own_nodes
 from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, correlated, tiny
 
@@ -32,7 +33,7 @@ SAMPLED = SamplingParams(max_tokens=32, temperature=0.8, top_p=0.95, seed=1234, 
 NOISE = 0.02
 
 
-class GivenTimings(KeptTimings):
+class GivenTimings(KeptMeasurements):
     """Says of any model what its forwards took that takes sequences of this length: none is timed."""
 
     def __init__(self, max_model_len: int) -> None:

@@ -57,7 +57,7 @@ DECODING = {
         files/hub_cache files/gguf_place checkpoint weights
         device/runner memory replacing/replacer replacing/row_safe
         state/sites state/rule_rows state/walk state/convolution state/state_seam
-        seam probe self_test threads linear/exact linear/packed device/row_exact
+        kept/measurements seam probe self_test kept/earlier_test threads linear/exact linear/packed device/row_exact
         layers/norms layers/activations experts/gates experts/separate
         experts/reading experts/cpu_experts experts/router experts/device_experts
         files/skeleton files/gguf_layout files/gguf_model
@@ -187,7 +187,7 @@ SERVER = {
     "ray": "config_file http_call front application",
     "connect": "errors served tools connect",
     "doctor": "findings doctor",
-    "process": "draining_server startup_report service_manager runner",
+    "process": "listening draining_server startup_report service_manager serving runner",
     "": "cli entry",
 }
 TOP = {"", "configuration", "services", "applications"}  # not folders: files that stand beside the rooms

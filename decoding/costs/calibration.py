@@ -32,8 +32,8 @@ Clock = Callable[[], float]  # seconds
 
 class Calibration:
     """sizes: (rows, context); measure: times one of them; kept: seconds of each as of an earlier start, which are taken
-    if they are of all: those that take too long to be timed anew while nobody waits are timed once at every start;
-    experts: how many a forward of so many rows has chosen, as they are measured."""
+    if they are of all: of those that take too long to be timed anew while nobody waits, each start times the one that
+    takes longest for what it is; experts: how many a forward of so many rows has chosen, as they are measured."""
 
     def __init__(
         self,
@@ -59,10 +59,11 @@ class Calibration:
     def _take(self, kept: Mapping[tuple[int, int], float]) -> None:
         self._quickest.update(kept)
         self._quickest_ever.update(kept)
-        for size in self._sizes:
-            if kept[size] > LONGEST_LATER:
-                self._outdated.discard(size)
-                self._time(size)
+        curve, long = self._fit(), [size for size in self._sizes if kept[size] > LONGEST_LATER]
+        if long:
+            slowest = max(long, key=lambda size: kept[size] / curve.step_seconds([size[0]], [size[1]]))
+            self._outdated.discard(slowest)
+            self._time(slowest)
 
     def _measure_all(self) -> None:
         deadline = self._clock() + SECONDS_LIMIT

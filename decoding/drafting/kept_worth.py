@@ -10,7 +10,7 @@ import logging
 import msgspec
 
 from decoding.costs.trials import NumAsked, Trials
-from decoding.model.timing import KeptTimings
+from decoding.model.kept.measurements import KeptMeasurements
 from decoding.stores.acceptance_model import AcceptanceModel, rates_of, take_rates
 
 logger = logging.getLogger("gander.engine")
@@ -32,7 +32,7 @@ class Worth(msgspec.Struct, frozen=True):
 class KeptWorth:
     """kept: where it is kept, None for nowhere. pair: names target and draft model."""
 
-    def __init__(self, kept: KeptTimings | None, pair: str) -> None:
+    def __init__(self, kept: KeptMeasurements | None, pair: str) -> None:
         self._kept = kept
         self._pair = pair
         self._written: list[float] = []

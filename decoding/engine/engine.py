@@ -347,7 +347,9 @@ class Engine:
         )
         trees = [step for step in steps if step.tree is not None]
         tokens, contexts = [len(step.tree.tokens) for step in trees if step.tree], [step.end - 1 for step in trees]
-        self._pricing.note_step(tally.seconds, tokens, contexts, chains)
+        seconds = tally.seconds
+        self._pricing.note_step(seconds, tokens, contexts, chains)
+        self._scheduler.note_step(seconds)
         self._note_losses(trees, tokens, contexts, tally.num_probed)
         if chains == 0:
             num_harvested = sum(step.num_harvested for step in trees) if sum(tokens) > len(trees) else 0

@@ -20,7 +20,7 @@ from decoding.engine.limits import Limits
 from decoding.engine.sequence import Sequence
 from decoding.engine.sequence_step import SequenceStep
 from decoding.engine.sharing.fair_queue import FairQueue
-from decoding.engine.sharing.step_plan import Prompt, StepPlan, StepShares
+from decoding.engine.sharing.step_plan import LongPrompts, Prompt, StepPlan, StepShares
 
 PLANNED_SHARE = 0.8  # of the seconds that prompts may delay a step by: one step in a hundred takes a fifth longer
 
@@ -45,6 +45,7 @@ class Scheduler:
         self._queue: FairQueue[Sequence] = FairQueue()
         self._sequences: dict[str, Sequence] = {}  # by their requests' ids
         self._shares = StepShares(limits.max_batch_rows)
+        self._long_prompts = LongPrompts()
         self._num_steps = 0
         self._last_step: dict[Sequence, int] = {}  # in which each that decodes ran
         self._plan = StepPlan(0, {}, 0, 0)  # of the step under way
@@ -113,6 +114,10 @@ class Scheduler:
         steps = [SequenceStep.of(sequence, size) for sequence, size in plan.sizes.items()]
         reading = [step for step in steps if step.tree is None]  # prompts that go on come first
         return [*reading, *(step for step in steps if step.tree is not None)] if reading else steps
+
+    def note_step(self, seconds: float) -> None:
+        """The step under way took so long."""
+        self._long_prompts.note_step(seconds, self._plan)
 
     def grant(self, steps: list[SequenceStep], budgets: list[DraftBudget]) -> None:
         """Let these steps draft what they may, in what each key has left of the step and as far as there are blocks."""
@@ -198,6 +203,8 @@ class Scheduler:
         decode; what one does not need is for those that want more."""
         seconds_left = PLANNED_SHARE * self._limits.max_step_seconds if plan.sizes else float("inf")
         reading = self._without_twins([each for each in self._queue.running if each.num_pending > 1])
+        if plan.sizes:
+            reading = [each for each in reading if not self._long_prompts.has_to_wait(each)]
         prompts = [Prompt(each, self._seconds(each, each.num_pending)) for each in reading]
         if not prompts:
             return
@@ -242,8 +249,8 @@ class Scheduler:
             if size < sequence.num_pending:
                 size -= (sequence.num_committed + size) % BLOCK_LEN  # so that whole blocks can be found
             if size > 0 and self._make_room(sequence, size, plan):
-                seconds_left -= self._seconds(sequence, size)
-                plan.add(sequence, size)
+                seconds_left -= (needed := self._seconds(sequence, size))
+                plan.add(sequence, size, needed)
         return seconds - seconds_left if isfinite(seconds) else 0.0
 
     def _with_room(self, step: SequenceStep, budget: DraftBudget) -> DraftBudget:

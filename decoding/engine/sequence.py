@@ -54,6 +54,7 @@ class Sequence:
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])  # of tokens run so far
     arrived: float = field(default_factory=time.monotonic)
     first_token: float = 0.0
+    read_seconds: float = 0.0  # of steps, that its prompt took
     progress_told: float = -math.inf
     law: Law = field(init=False)
     turn: Turn = field(init=False)

@@ -44,6 +44,7 @@ from decoding.model.device.exactness import exactness
 from decoding.model.device.graph_runner import BUCKETS
 from decoding.model.device.runner import Progress, silent
 from decoding.model.features import LastHidden
+from decoding.model.kept.measurements import KeptMeasurements
 from decoding.model.loading import packed_kinds
 from decoding.model.memory import (
     affordable_slots,
@@ -57,7 +58,6 @@ from decoding.model.memory import (
 from decoding.model.parallel.leader import LeadModel
 from decoding.model.refusal import refusing
 from decoding.model.target_model import TargetModel
-from decoding.model.timing import KeptTimings
 from decoding.model.vision.seen import SeenPictures
 from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.sampling.grammar.compiler import GrammarCompiler
@@ -73,7 +73,7 @@ AnyDraftModel = TargetModel | HeadModel | BlockModel
 def load_engine(
     config: EngineConfig,
     on_progress: Progress = silent,
-    kept: KeptTimings | None = None,
+    kept: KeptMeasurements | None = None,
     kernels: Kernels | None = None,
 ) -> Engine:
     """Load `config.model`, and its draft model or head, and make an engine of it. Arguments as of `start_engine`.
@@ -97,16 +97,16 @@ def load_engine(
 
 
 def _load(
-    config: EngineConfig, on_progress: Progress, kept: KeptTimings | None, kernels: Kernels, started: float
+    config: EngineConfig, on_progress: Progress, kept: KeptMeasurements | None, kernels: Kernels, started: float
 ) -> Engine:
     kind = LeadModel if config.tensor_parallel_size > 1 else TargetModel
-    model = kind.load(config, lambda sentence, fraction: on_progress(sentence, 0.7 * fraction))
+    model = kind.load(config, lambda sentence, fraction: on_progress(sentence, 0.7 * fraction), kept)
 
     def on_draft_progress(sentence: str, fraction: float) -> None:
         on_progress(sentence, 0.7 + 0.1 * fraction)
 
     head = load_head_model(config, model, on_draft_progress)
-    draft_model = head or load_draft_model(config, on_draft_progress)
+    draft_model = head or load_draft_model(config, on_draft_progress, kept)
     return start_engine(model, config, on_progress, draft_model, kept, kernels, started)
 
 
@@ -115,7 +115,7 @@ def start_engine(
     config: EngineConfig,
     on_progress: Progress = silent,
     draft_model: AnyDraftModel | None = None,
-    kept: KeptTimings | None = None,
+    kept: KeptMeasurements | None = None,
     kernels: Kernels | None = None,
     started: float | None = None,
 ) -> Engine:

@@ -16,7 +16,8 @@ import torch
 
 from decoding.costs.price import CostCurve, Curves
 from decoding.drafting.draft_model.state import DraftCost
-from decoding.model.timing import KeptTimings, Timed, Timing
+from decoding.model.kept.measurements import KeptMeasurements
+from decoding.model.timing import Timed, Timing
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -84,7 +85,7 @@ def _median(latest: deque[float]) -> float:
 class StepCosts(Curves):
     """As of the latest steps. kept: timings of earlier starts."""
 
-    def __init__(self, model: Timed, draft_model: Timed | None, kept: KeptTimings | None = None) -> None:
+    def __init__(self, model: Timed, draft_model: Timed | None, kept: KeptMeasurements | None = None) -> None:
         self._timing = Timing(model, kept)
         self._draft_timing = Timing(draft_model, kept) if draft_model else None
         self._harvest = harvest_seconds(model.vocab_size, model.device)

@@ -19,7 +19,7 @@ from decoding.engine.limits import Limits
 from decoding.engine.step_result import StepResult
 from decoding.model.target_model import TargetModel
 
-PROMPT_LEN, REPLY_LEN = 12, 4
+PROMPT_LEN, REPLY_LEN = 6, 3
 TOGETHER = 8  # requests on a device: a lone one does not tell what each of several takes
 MEASURED_NODES = 8
 
@@ -40,8 +40,10 @@ class Stepping(Protocol):
 
 def run_first(engine: Stepping, model: TargetModel, has_draft_model: bool) -> None:
     """Run every kind of step."""
-    for request in _requests(model, _kinds(has_draft_model)):
-        _run(engine, [request])
+    kinds = [*_requests(model, _kinds(has_draft_model))]
+    together = engine.limits.max_running if model.device.type == "cpu" else 1  # a device captures steps by their size
+    for first in range(0, len(kinds), together):
+        _run(engine, kinds[first : first + together])
     drafted = SpeculationParams(method="auto", max_nodes=min(MEASURED_NODES, engine.config.max_nodes))
     if model.device.type == "cpu":  # whose plain steps are among those
         _run(engine, _requests(model, [(drafted, 0.0, None)]))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import torch
 from transformers import PreTrainedModel
@@ -57,14 +58,19 @@ class Testable(Runnable, Protocol):
     def state_bytes(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class SelfTestReport:
-    """is_exact: logits had the same bits in trees, in chunks of any size and one token at a time.
+class WholeModel(Testable, Protocol):
+    def is_same_on_any_threads(self) -> bool: ...
+
+
+class SelfTestReport(msgspec.Struct, frozen=True):
+    """is_exact: logits had the same bits in trees, in chunks of any size and one token at a time. on_any_threads: they
+    have them on any number of threads.
 
     difference: the largest difference from the model's own forward, as a share of the largest logit.
     """
 
     is_exact: bool
+    on_any_threads: bool
     difference: float
 
 
@@ -109,7 +115,7 @@ def _path_sequences(case: SelfTestCase) -> list[IntArray]:
     return first + [np.concatenate([case.committed, path]) for path in _paths(case.second, SECOND_TREE)]
 
 
-def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) -> SelfTestReport:
+def self_test(model: WholeModel, case: SelfTestCase, own: Sequence[torch.Tensor]) -> SelfTestReport:
     """Compare tree decoding with both references. Raises ModelRefused if a node's logits are not those of its path.
 
     own: as of `own_logits`.
@@ -118,7 +124,7 @@ def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) 
     difference = _check(model, tree, own, "the model's own forward over its path")
     _check(model, tree, plain, "decoding its path one token at a time")
     is_exact = all(map(torch.equal, tree, plain))
-    return SelfTestReport(is_exact and _is_row_invariant(model), difference)
+    return SelfTestReport(is_exact and _is_row_invariant(model), model.is_same_on_any_threads(), difference)
 
 
 def trees_and_paths(model: Testable, case: SelfTestCase) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -42,6 +42,8 @@ from decoding.model.device.runner import Forward, Progress, Runner, silent, stop
 from decoding.model.device.static_forward import LEAST_ROWS, StaticForward
 from decoding.model.experts.cpu_experts import Mixtures
 from decoding.model.features import FeatureTap, LastHidden
+from decoding.model.kept.earlier_test import EarlierTest
+from decoding.model.kept.measurements import KeptMeasurements
 from decoding.model.loading import UNPACKED, Packing, load_model
 from decoding.model.probe import probe
 from decoding.model.refusal import refusing
@@ -92,10 +94,12 @@ class TargetModel:
         progress: Progress,
         capture: Capture | None = None,
         packed: Packing = UNPACKED,
+        kept: KeptMeasurements | None = None,
     ) -> None:
         """model: in evaluation mode, on its device and in its dtype; its modules will be replaced. config: resolved.
 
-        capture: captures its forwards; None runs them operation by operation. packed: what it was loaded with.
+        capture: captures its forwards; None runs them operation by operation. packed: what it was loaded with. kept:
+        what earlier starts found.
         """
         is_on_cpu = model.device.type == "cpu"
         self.num_parameters = num_weights_in(model)
@@ -130,8 +134,8 @@ class TargetModel:
         layers, sites = probe(model, names)
         self._states = StateSeam(names, sites, self.device) if sites else None
         self._capture = capture = None if sites else capture
-        case = self_test_case(self.vocab_size)
-        expected = own_logits(model, case)
+        case, earlier = self_test_case(self.vocab_size), EarlierTest(self.identity, config, self.device, kept)
+        expected = own_logits(model, case) if earlier.report is None else []
         runs_by_triton = self.attention == "triton" and not config.compile
         if runs_by_triton:
             prepared.place_device_experts()
@@ -159,9 +163,9 @@ class TargetModel:
             num_fused = prepared.fuse_on_device(self._seam, self._forward, trial_steps(self, case))
         progress(str(self.replaced), 0.85)
         progress("Testing tree decoding against plain decoding", 0.9)
-        report = self_test(self, case, expected)
+        report = earlier.report or earlier.keep(self_test(self, case, expected))
         self.is_exact = report.is_exact and self.attention == "exact"
-        if not self._is_same_on_any_threads():
+        if not report.on_any_threads:
             self._stay_with_these_threads()
         if config.compile:
             self._compile(progress)
@@ -171,8 +175,9 @@ class TargetModel:
             self.fingerprint = fingerprint(self.device, self.fingerprint, "fused", num_fused)
 
     @classmethod
-    def load(cls, config: EngineConfig, progress: Progress) -> TargetModel:
-        """Load by hub name, folder or "gosling". Raises ConfigError and ModelRefused."""
+    def load(cls, config: EngineConfig, progress: Progress, kept: KeptMeasurements | None = None) -> TargetModel:
+        """Load by hub name, folder or "gosling". kept: what earlier starts found. Raises ConfigError and
+        ModelRefused."""
         config, folder = resolve(config)
         progress(f"Loading {config.model}", 0.0)
         if torch.device(config.device).type == "cuda":
@@ -186,7 +191,7 @@ class TargetModel:
             except ConfigError as error:
                 raise ConfigError(f"{failure}: {error}") from error
             capture = capture_on(model.device) if config.graphs else None
-            target = cls(model.eval(), config, progress, capture, packed)
+            target = cls(model.eval(), config, progress, capture, packed, kept)
         progress("Loading what sees pictures", 0.95)
         target._see_with(*load_tower(folder, config, model, target._usual_threads))
         return target
@@ -233,7 +238,7 @@ class TargetModel:
             return None
         return exact_cost(self._model, self._model.get_output_embeddings(), self._capture, self._new_stopwatch)
 
-    def _is_same_on_any_threads(self) -> bool:
+    def is_same_on_any_threads(self) -> bool:
         """Whether a chain's logits have the same bits on any number of threads."""
         batch, logits = long_chain(self), []
         for count in self.threads.candidates:

@@ -1,20 +1,14 @@
-"""Measures a model's forwards on this machine: the quickest number of threads, and the seconds of chains by size; and
-keeps them between starts, in a small file for each model.
+"""Measures a model's forwards on this machine: the quickest number of threads, and the seconds of chains by size.
 
-Knows nothing of requests. Invariant: the cost curve is timed on the chosen number of threads, never during a trial; a
-file that cannot be read or written counts as missing.
+Knows nothing of requests. Invariant: the cost curve is timed on the chosen number of threads, never during a trial.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import platform
 import time
 from dataclasses import replace
 from itertools import cycle
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -24,16 +18,12 @@ from decoding.cache.batch import LogitRows, Segment, pack
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvRows, KvStore
-from decoding.core.files.output import replace_file
 from decoding.costs.calibration import LONGEST_LATER, Calibration, Clock
 from decoding.costs.price import CostCurve, ExpertCosts
-from decoding.kernels.processor import processor_name
 from decoding.model.device.runner import Runner
 from decoding.model.experts.cpu_experts import Mixtures
+from decoding.model.kept.measurements import KeptMeasurements
 from decoding.model.threads import ThreadChoice
-from decoding.process.machine import cores
-
-logger = logging.getLogger(__name__)
 
 ROWS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
 DEVICE_ROWS = (*ROWS, 128, 256, 512, 1024)  # on a device a step costs alike up to some hundred tokens
@@ -43,7 +33,6 @@ HEAD_ROUNDS = 5
 DEVICE_HEAD_ROWS = 256  # on a device a few tokens' logits take as long as one's, which reads all weights of the head
 MOST_HEAD = 0.8  # the head's largest share of a token's cost: a larger measurement was disturbed
 STEP_ROWS = (1, 16)  # threads are chosen by these steps: a plain one and one with a tree
-Timings = TypeVar("Timings", bound=msgspec.Struct)
 
 
 class ModelTimings(msgspec.Struct, frozen=True):
@@ -54,37 +43,6 @@ class ModelTimings(msgspec.Struct, frozen=True):
     head: float
     quickest: list[tuple[int, int, float]]
     experts: list[tuple[int, float]] = []
-
-
-class KeptTimings:
-    """folder: exists, and belongs to one version of our sources."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def read(self, fingerprint: str, kind: type[Timings]) -> Timings | None:
-        """The timings of this kind that were last written for the model on such a machine; None if there are none."""
-        try:
-            return msgspec.json.decode(self._path(fingerprint, kind).read_bytes(), type=kind)
-        except (OSError, msgspec.MsgspecError):
-            return None
-
-    def write(self, fingerprint: str, timings: msgspec.Struct) -> None:
-        path = self._path(fingerprint, type(timings))
-        try:
-            with replace_file(path) as file:  # another process may write the same
-                file.write(msgspec.json.encode(timings))
-        except OSError as error:
-            logger.info("What a step costs here is measured again at the next start: %s", error)
-
-    def _path(self, fingerprint: str, kind: type[msgspec.Struct]) -> Path:
-        name = hashlib.sha256(f"{machine()} {kind.__name__} {fingerprint}".encode()).hexdigest()[:16]
-        return self._folder / f"timings-{name}.json"
-
-
-def machine() -> str:
-    """The processor, and the number of cores that this process may use."""
-    return f"{platform.machine()} {processor_name()} {cores().usable}"
 
 
 class Timed(Runner, Protocol):
@@ -141,7 +99,7 @@ class Timing:
     kept: stores them between starts; None stores nothing.
     """
 
-    def __init__(self, model: Timed, kept: KeptTimings | None = None, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, model: Timed, kept: KeptMeasurements | None = None, clock: Clock = time.perf_counter) -> None:
         self._kept, self._clock = kept, clock
         self._fingerprint = f"{model.fingerprint} {model.max_model_len} {model.threads.candidates}"
         self._threads = model.threads

@@ -29,7 +29,7 @@ from decoding.engine.fault import failed_by, rejected_by
 from decoding.engine.start import load_engine
 from decoding.errors import GanderError, RequestRejected
 from decoding.kernels.cache import kernel_folder
-from decoding.model.timing import KeptTimings
+from decoding.model.kept.measurements import KeptMeasurements
 from decoding.process.parent import end_with_any, is_orphan
 from decoding.worker import messages
 from decoding.worker.allocator import give_back_memory
@@ -80,7 +80,7 @@ class Worker:
     def serve(self, config: EngineConfig, kernels: Kernels) -> int:
         """Load the model, say Ready and run until drained or orphaned. Returns the process's exit status."""
         try:
-            engine = load_engine(config, self._tell_progress, KeptTimings(kernel_folder()), kernels)
+            engine = load_engine(config, self._tell_progress, KeptMeasurements(kernel_folder()), kernels)
         except GanderError as error:
             self._send([messages.LoadFailed(error=str(error))])
             return 1

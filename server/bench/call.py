@@ -1,7 +1,7 @@
 """One streamed call: when its text came, and the usage that the server reported.
 
 Parses server-sent events of chats and completions; knows nothing of connections. Invariant: `times` has an entry for
-each event that brought text, in order, in seconds of `time.perf_counter`.
+each event that brought text, in order, in seconds of `time.perf_counter`, and `lengths` its characters.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Call:
     turn: int = 1
     sent: float = 0.0
     times: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
     content: str = ""
     prompt_tokens: int = 0
     cached_tokens: int | None = None
@@ -89,6 +90,7 @@ class Call:
         piece = "".join(_text(choice) for choice in chunk.choices)
         if piece:
             self.times.append(now)
+            self.lengths.append(len(piece))
             self.content += "".join(_said(choice) for choice in chunk.choices)
         if chunk.usage is not None:
             self.prompt_tokens, self.completion_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens

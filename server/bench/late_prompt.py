@@ -30,12 +30,14 @@ SHORT_LEN = 16  # its tokens
 @dataclass(frozen=True, slots=True)
 class LatePrompt:
     """Seconds from the prompt's sending to its first token; the same of the short prompt, None where that came too late
-    to run beside it; and the streams' gaps in seconds, pooled."""
+    to run beside it; the streams' gaps in seconds, pooled; and their characters a second, before and meanwhile."""
 
     time_to_first_token: float
     short_time_to_first_token: float | None
     gaps_before: Sequence[float]
     gaps_during: Sequence[float]
+    rate_before: float
+    rate_during: float
 
 
 async def measure_late_prompt(
@@ -70,9 +72,11 @@ async def measure_late_prompt(
     first = late.time_to_first_token
     if first is None:
         raise LatePromptError("the late prompt's first token was no text")
-    return LatePrompt(
-        first, short.time_to_first_token, *split_gaps((call.times for call in loop.calls), late.sent, late.sent + first)
-    )
+    end = late.sent + first
+    gaps = split_gaps((call.times for call in loop.calls), late.sent, end)
+    events = [event for call in loop.calls for event in zip(call.times, call.lengths, strict=True)]
+    rates = rate_between(events, min(events)[0], late.sent), rate_between(events, late.sent, end)
+    return LatePrompt(first, short.time_to_first_token, *gaps, *rates)
 
 
 def _body(token_ids: Sequence[int]) -> dict[str, Any]:
@@ -90,6 +94,12 @@ def split_gaps(times: Iterable[Sequence[float]], begin: float, end: float) -> tu
             elif left < end:
                 during.append(right - left)
     return before, during
+
+
+def rate_between(events: Iterable[tuple[float, int]], begin: float, end: float) -> float:
+    """The characters a second of events, each a time and its characters, that came after `begin`, up to `end`: an event
+    may bring several tokens, so that their number tells nothing."""
+    return sum(length for time, length in events if begin < time <= end) / (end - begin)
 
 
 def _check(calls: Iterable[Call]) -> None:

@@ -82,7 +82,7 @@ def memory_table(rows: Sequence[Figures]) -> Table:
 
 def late_prompt_table(rows: Sequence[tuple[str, int, int, Sequence[LatePrompt]]]) -> Table:
     """A row for each of `rows`: server, streams, prompt tokens, and a result for each round. Gaps are pooled; the
-    streams' rate is of their events, one for each step."""
+    streams' rate is of their characters."""
     gaps_head = ("gaps before ms p50 / p99 / max", "gaps during ms p50 / p99 / max")
     firsts_head = ("its TTFT ms p50 / max", "a short prompt's meanwhile")
     head = ("server", "streams", "late prompt tokens", *firsts_head, *gaps_head, "streams' rate during, of before")
@@ -93,8 +93,18 @@ def late_prompt_table(rows: Sequence[tuple[str, int, int, Sequence[LatePrompt]]]
         first = _quantiles([one.time_to_first_token for one in found], (0.5, 1.0))
         shorts = [one.short_time_to_first_token for one in found if one.short_time_to_first_token is not None]
         gaps = (_quantiles(before, GAP_QUANTILES), _quantiles(during, GAP_QUANTILES))
-        kept = f"{mean(before) / mean(during):.2f}" if before and during else UNKNOWN
-        cells.append((label, str(streams), str(prompt_tokens), first, _quantiles(shorts, (0.5, 1.0)), *gaps, kept))
+        usual, kept = (mean(getattr(one, name) for one in found) for name in ("rate_before", "rate_during"))
+        cells.append(
+            (
+                label,
+                str(streams),
+                str(prompt_tokens),
+                first,
+                _quantiles(shorts, (0.5, 1.0)),
+                *gaps,
+                f"{kept / usual:.2f}",
+            )
+        )
     return Table(head, cells)
 
 

@@ -20,10 +20,10 @@ import uvicorn
 from decoding.errors import ConfigError
 from decoding.process.terminal import has_terminal
 from server.engine_client.status import EngineStatus
+from server.process.listening import BACKLOG
 from server.service import Service
 
 LOG = logging.getLogger("gander.server")
-BACKLOG = 2048  # connections that may wait to be accepted
 LOOK_SECONDS = 0.05  # between two looks at whether somebody is still connected
 DRAIN_MARGIN = 2.0  # seconds for cut-off replies to reach their clients
 LAST_WORDS_SECONDS = 1.0  # the same, where a second signal asks for haste

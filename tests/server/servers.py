@@ -23,7 +23,7 @@ from server.app import create_service
 from server.config import ServerSettings
 from server.engine_client.processes.restart_policy import RestartPolicy
 from server.models.model import Model
-from server.process.runner import http_config
+from server.process.serving import http_config
 from server.service import Service
 
 FAKE_WORKER = (sys.executable, "-m", "tests.fake_worker")

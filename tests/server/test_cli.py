@@ -152,7 +152,7 @@ def test_help_names_every_setting_whole(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_server_process_imports_no_torch() -> None:
     code = (
-        "import sys, server.process.runner, server.cli\n"
+        "import sys, server.process.serving, server.cli\n"
         "heavy = {'torch', 'transformers', 'numba'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

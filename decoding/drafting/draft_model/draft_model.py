@@ -25,6 +25,7 @@ from decoding.drafting.draft_model.vocabulary import TokenMap
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.device.runner import Progress, silent
 from decoding.model.files.gguf_place import gguf_paths
+from decoding.model.kept.measurements import KeptMeasurements
 from decoding.model.target_model import TargetModel
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -121,8 +122,11 @@ def draft_name(config: EngineConfig) -> str | None:
     return None if config.draft_model in NO_NAMES else config.draft_model
 
 
-def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | None:
-    """The draft model that goes with `config`, on the same device and in the same dtype, if one is asked for.
+def load_draft_model(
+    config: EngineConfig, progress: Progress, kept: KeptMeasurements | None = None
+) -> TargetModel | None:
+    """The draft model that goes with `config`, on the same device and in the same dtype, if one is asked for. kept:
+    what earlier starts found.
 
     Raises what `TargetModel.load` raises.
     """
@@ -133,7 +137,7 @@ def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | 
     own = replace(config, model=name, gguf_file=None, weights=weights, max_model_len=None, revision=None, threads=None)
     own = replace(own, exact=False, tensor_parallel_size=1)  # what it drafts may round as it likes; rank 0 has it whole
     own = replace(own, images=False)  # drafts are of text alone
-    model = TargetModel.load(own, progress)
+    model = TargetModel.load(own, progress, kept)
     model.fixed_rows = 1
     if config.threads is not None:
         model.threads.limit(config.threads)  # and it may well be quicker on fewer

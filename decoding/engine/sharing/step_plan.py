@@ -1,6 +1,7 @@
-"""How much of a step each key may have, and the step in the making.
+"""How much of a step each key may have, when a long prompt has to wait, and the step in the making.
 
-Invariant: no key's step is longer than it would be alone on a machine of its share of the speed.
+Invariants: no key's step is longer than it would be alone on a machine of its share of the speed; beside sequences that
+decode, prompts that take long have half of the time, all together.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.engine.sequence import Sequence
 
 LATELY = 1.0  # seconds
+LONG = 1.0  # seconds that a prompt has been read for
 
 
 class Prompt(NamedTuple):
@@ -38,9 +40,11 @@ class StepPlan:
     logits_left: int
     tree_tokens_left: int
     sizes: dict[Sequence, int] = field(default_factory=dict)
+    seconds: dict[Sequence, float] = field(default_factory=dict)  # that prompts are expected to take
 
-    def add(self, sequence: Sequence, size: int) -> None:
-        self.sizes[sequence] = size
+    def add(self, sequence: Sequence, size: int, seconds: float) -> None:
+        """A prompt's next tokens, or all that are left."""
+        self.sizes[sequence], self.seconds[sequence] = size, seconds
         self.tokens_left -= size
         self.tokens_of[sequence.turn.key] -= size
         if sequence.scores_prompt:
@@ -63,6 +67,28 @@ class StepPlan:
 
     def unplanned(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         return [each for each in sequences if each not in self.sizes]
+
+
+class LongPrompts:
+    """Owns by how many seconds they are ahead of the sequences that decode. A short prompt is read at once."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def has_to_wait(self, sequence: Sequence) -> bool:
+        """Whether this prompt is long, and those that decode are to run alone for a while."""
+        return self._ahead > 0 and sequence.read_seconds > LONG
+
+    def note_step(self, seconds: float, plan: StepPlan) -> None:
+        """The planned step took so many seconds."""
+        for sequence, read in plan.seconds.items():
+            sequence.read_seconds += read
+        if plan.seconds.keys() >= plan.sizes.keys():  # nobody decodes
+            self._ahead = 0.0
+            return
+        decoded = max(0.0, seconds - sum(plan.seconds.values()))
+        long = sum(read for sequence, read in plan.seconds.items() if sequence.read_seconds > LONG)
+        self._ahead = max(0.0, self._ahead + long - decoded)
 
 
 class Want(NamedTuple):

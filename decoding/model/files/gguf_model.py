@@ -172,7 +172,8 @@ def _read_later(file: GgufFile, parts: Sequence[GgufTensor], shape: Shape, name:
             picked = _picked(parts, np.arange(start, stop) if layout.rows is None else layout.rows[start:stop])
         else:
             picked = np.array(rows[start:stop] if layout.rows is None else rows[layout.rows[start:stop]])
-        file.release()
+        if stop == shape[0]:
+            file.release()
         blocks = torch.from_numpy(picked).reshape(-1, kind.num_bytes)
         return groups_of(unpack(blocks), len(picked), kind.bits, kind.group)
 

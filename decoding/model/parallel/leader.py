@@ -30,6 +30,7 @@ from decoding.model.checkpoint import resolve
 from decoding.model.device.capture import Capture, capture_on
 from decoding.model.device.graph_runner import BUCKETS, GraphRunner
 from decoding.model.device.runner import Forward, Progress, Runner, silent
+from decoding.model.kept.measurements import KeptMeasurements
 from decoding.model.parallel.collectives import Ranks
 from decoding.model.parallel.follower import Order, arrays_of, written
 from decoding.model.parallel.ring import ReaderEnd, RingWriter, Words, new_memory
@@ -103,8 +104,9 @@ class LeadModel(TargetModel):
         self._is_leading = True
 
     @classmethod
-    def load(cls, config: EngineConfig, progress: Progress) -> LeadModel:
-        """Load a model by hub name or folder, divided among `config.tensor_parallel_size` processes, which are started.
+    def load(cls, config: EngineConfig, progress: Progress, _kept: KeptMeasurements | None = None) -> LeadModel:
+        """Load a model by hub name or folder, divided among `config.tensor_parallel_size` processes, which are started
+        and test it together at every start.
 
         Raises ConfigError and ModelRefused, and RankDied where another rank ends.
         """

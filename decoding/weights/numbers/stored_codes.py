@@ -14,7 +14,7 @@ from decoding.weights.groups import Groups, dequantized
 from decoding.weights.numbers.numbers import Numbers
 
 # Shape suffixes: O outputs, I input width.
-SLICE = 2**19  # numbers that are unpacked at a time
+SLICE = 2**21  # numbers that are unpacked at a time
 SLICE_ROWS = 64  # slices are of so many rows, or of a multiple
 
 

@@ -6,6 +6,7 @@ Owns at most one such process. It has nothing of the model in memory and may tak
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 
@@ -29,6 +30,12 @@ class Standby:
         self._preparing = asyncio.Lock()
         self._delay = 1
         self._num_left = 0  # calls of `prepare` until one that died is replaced
+
+    async def begin(self) -> None:
+        """Start a process that will soon be taken, wanted or not, and imports meanwhile. Where none can be started
+        `take` says so."""
+        with contextlib.suppress(OSError):
+            self._waiting = await WorkerProcess.start(self._command)
 
     async def prepare(self) -> None:
         """Start a process that stands by, if there is none; its imports hold up no reply. A start that fails is logged,

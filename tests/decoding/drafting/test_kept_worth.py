@@ -8,12 +8,12 @@ import pytest
 
 from decoding.costs.trials import Trials
 from decoding.drafting.kept_worth import KeptWorth, Worth
-from decoding.model.timing import KeptTimings
+from decoding.model.kept.measurements import KeptMeasurements
 from decoding.stores.acceptance_model import learn_hit, measured_models, rates_of
 
 
 def test_it_is_there_for_the_same_pair_alone(tmp_path: Path) -> None:
-    kept, models, trials = KeptTimings(tmp_path), measured_models(), Trials()
+    kept, models, trials = KeptMeasurements(tmp_path), measured_models(), Trials()
     for model in models:
         learn_hit(model, False, False)
     trials.note_asked(True, 0.5)
@@ -27,7 +27,7 @@ def test_it_is_there_for_the_same_pair_alone(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_without_news(tmp_path: Path) -> None:
-    models, trials, worth = measured_models(), Trials(), KeptWorth(KeptTimings(tmp_path), "a pair")
+    models, trials, worth = measured_models(), Trials(), KeptWorth(KeptMeasurements(tmp_path), "a pair")
     learn_hit(models[0], True, False)
     worth.keep(models, trials)
     (file,) = tmp_path.iterdir()
@@ -41,7 +41,7 @@ def test_nothing_is_written_without_news(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rates", [[], [[(0.5, 4.0)] * 3], [[(2.0, 4.0)] * 3] * 2])
 def test_numbers_that_were_not_learned_count_as_missing(tmp_path: Path, rates: list[list[tuple[float, float]]]) -> None:
-    kept, models = KeptTimings(tmp_path), measured_models()
+    kept, models = KeptMeasurements(tmp_path), measured_models()
     kept.write("a pair", Worth(rates, [(False, 1, 3)]))
     assert KeptWorth(kept, "a pair").restore(models).num_asked == []
     assert rates_of(models[0]) == rates_of(measured_models()[0])

@@ -22,14 +22,15 @@ from decoding.costs.credit import LARGEST_LOSS
 from decoding.costs.price import ExpertCosts
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
+from decoding.model.kept.measurements import KeptMeasurements
 from decoding.model.target_model import TargetModel
-from decoding.model.timing import ROWS, KeptTimings
+from decoding.model.timing import ROWS
 from tests.decoding.engine.test_preemption import again, finish, requests_of
 from tests.models import VOCAB_SIZE, tiny
 from tests.pairs import CONFIG, MAX_MODEL_LEN, GivenTimings, draft_of, prompt_of, reply, target_of
 
 FOLDER = TemporaryDirectory()
-KEPT = KeptTimings(Path(FOLDER.name))  # so that the second engine times nothing again
+KEPT = KeptMeasurements(Path(FOLDER.name))  # so that the second engine times nothing again
 BASE, TOKEN = 2e-4, 1e-5  # seconds of a step, and of each token
 AT_RANDOM = ExpertCosts(seconds=1e-4, num_chosen=4, num_experts=32)
 REPLY_LEN, NUM_REPLIES = 128, 3

@@ -29,7 +29,7 @@ def sequence_of(name: str, key: str, prompt_len: int, num_resumed: int = 0) -> S
     request = Request(
         id=name,
         prompt=prompt,
-        sampling=SamplingParams(max_tokens=50),
+        sampling=SamplingParams(max_tokens=5000),
         speculation=SpeculationParams(method="none"),
         tenant=key,
         resumed=np.arange(num_resumed, dtype=np.int32),
@@ -72,3 +72,32 @@ def test_of_a_resumed_request_no_more_of_the_prompt_is_found_than_it_has() -> No
     scheduler.add(again)
     assert run(scheduler) == {"before": 1, "again": 1}
     assert (scheduler.reuse.queries, scheduler.reuse.hits, again.stats.cached_tokens) == (20, 20, 20)
+
+
+def test_a_long_prompt_leaves_half_of_the_time_to_those_that_decode_and_a_short_one_passes_it() -> None:
+    curve = CostCurve(base=0.030, token=0.004, key=1e-6)
+    scheduler = Scheduler(LIMITS, BlockPool(4096, PrefixIndex()), Pricing(64, Curves(curve)))
+    scheduler.add(sequence_of("decodes", "a", 1))
+    run(scheduler)
+    scheduler.add(sequence_of("long", "a", 18_000))
+    reading, alone, committed = 0.0, 0.0, 0
+    for number in range(4000):
+        if number == 2000:
+            scheduler.add(sequence_of("short", "a", 12))
+        sizes = run(scheduler)
+        size = sizes.get("long", 0)
+        chain = curve.token * size + curve.key * size * (committed + size / 2)
+        committed += size
+        reading, alone = reading + chain, alone + curve.step_seconds([1], [number])
+        scheduler.note_step(chain + curve.step_seconds([1], [number]))
+        assert sizes["decodes"] == 1
+        if number == 2000:
+            assert sizes["short"] == 12
+        if number == 100:
+            assert committed > 0
+    assert 0.9 * alone < reading < 1.1 * alone
+    for name in ("decodes", "short"):
+        scheduler.retire(name)
+    assert run(scheduler)["long"] > 200, "nobody waits for it"
+    scheduler.note_step(1.0)
+    assert run(scheduler)["long"] > 200

@@ -18,8 +18,9 @@ from decoding.drafting.eagle.head_model import HeadModel
 from decoding.engine.engine import Engine
 from decoding.engine.start import AnyDraftModel, load_engine, start_engine
 from decoding.engine.step_costs import HostStep
+from decoding.model.kept.measurements import KeptMeasurements
 from decoding.model.target_model import TargetModel
-from decoding.model.timing import KeptTimings, ModelTimings
+from decoding.model.timing import ModelTimings
 from tests.heads import new_head
 from tests.models import correlated, tiny
 from tests.mtp import mtp_of
@@ -65,7 +66,7 @@ class KeptWorths(GivenTimings):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(MAX_MODEL_LEN)
-        self._worths = KeptTimings(folder)
+        self._worths = KeptMeasurements(folder)
 
     def read(self, fingerprint: str, kind: type[Any]) -> Any:
         return super().read(fingerprint, kind) if kind is ModelTimings else self._worths.read(fingerprint, kind)
@@ -113,7 +114,7 @@ class Bench:
 Drafter = Callable[[TargetModel], AnyDraftModel]  # what drafts for a target
 
 
-def bench_of(costs: GivenCosts, drafter: Drafter, kept: KeptTimings = GIVEN) -> Bench:
+def bench_of(costs: GivenCosts, drafter: Drafter, kept: KeptMeasurements = GIVEN) -> Bench:
     target = target_of("llama")
     return Bench(start_engine(target, CONFIG, draft_model=drafter(target), kept=kept), costs)
 

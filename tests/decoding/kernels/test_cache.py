@@ -26,7 +26,8 @@ from decoding.kernels.cache import (
     remove_old_folders,
     sources_of_kernels,
 )
-from decoding.model.timing import KeptTimings, ModelTimings
+from decoding.model.kept.measurements import KeptMeasurements
+from decoding.model.timing import ModelTimings
 from tests.strangers_files import lost, picture, plant
 
 DAY = kernel_cache.SECONDS_KEPT
@@ -272,7 +273,7 @@ def test_no_byte_of_a_stranger_changes(tmp_path: Path, num_trees: int, monkeypat
         with contextlib.suppress(OSError):
             kernel_cache._open(folder)
             kernel_cache.note_complete()
-            KeptTimings(folder).write("a model", ModelTimings(1, 0.1, []))
+            KeptMeasurements(folder).write("a model", ModelTimings(1, 0.1, []))
         remove_old_folders(base, time.time() + 30 * DAY)
         after = picture(root)
         assert lost(before, after) == {}, number

@@ -27,8 +27,12 @@ def check(level: Level, files: tuple[str, ...]) -> None:
     run_at(level, (*PYTEST, *files))
 
 
-@pytest.mark.parametrize("level", [AVX2, AVX512], ids=lambda level: level.processor)
-def test_products_and_layers_hold_at_lower_levels(level: Level) -> None:
+@pytest.mark.parametrize(
+    ("level", "above"), [(AVX2, {AVX_VNNI, AVX512}), (AVX512, {AVX512_VNNI})], ids=["haswell", "skylake-avx512"]
+)
+def test_products_and_layers_hold_at_lower_levels(level: Level, above: set[Level]) -> None:
+    if not any(each.is_here for each in above):
+        pytest.skip("the tests beside run at this level anyway, or at a lower one")
     check(level, (*PRODUCTS, *LAYERS))
 
 

@@ -6,7 +6,7 @@ from decoding.bench.tables.table import Table
 from server.bench.call import Call
 from server.bench.closed_loop import MemorySample, Run
 from server.bench.figures import Figures, by_turn, quantile
-from server.bench.late_prompt import LatePrompt, split_gaps
+from server.bench.late_prompt import LatePrompt, rate_between, split_gaps
 from server.bench.report import late_prompt_table, load_table, memory_table, turns_table
 from tests.server.bench.streams import answered
 
@@ -85,11 +85,17 @@ def test_gaps_are_split_by_what_the_late_prompt_can_have_delayed() -> None:
     before, during = split_gaps(streams, begin=2.0, end=4.0)
     assert before == [1.0, 1.5]
     assert during == [1.5, 2.0, 1.5, 1.0]
-    row = late_prompt_table([("a", 3, 1900, [LatePrompt(2.0, 0.5, before, during)])]).rows[0]
+    row = late_prompt_table([("a", 3, 1900, [LatePrompt(2.0, 0.5, before, during, 40.0, 30.0)])]).rows[0]
     gaps = ("1250 / 1495 / 1500", "1500 / 1985 / 2000")
-    assert row == ("a", "3", "1900", "2000 / 2000", "500 / 500", *gaps, "0.83")
-    row = late_prompt_table([("a", 3, 1900, [LatePrompt(2.0, None, [], during)])]).rows[0]
-    assert (row[4], row[-1]) == ("– / –", "–")
+    assert row == ("a", "3", "1900", "2000 / 2000", "500 / 500", *gaps, "0.75")
+    row = late_prompt_table([("a", 3, 1900, [LatePrompt(2.0, None, [], during, 40.0, 0.0)])]).rows[0]
+    assert (row[4], row[-1]) == ("– / –", "0.00")
+
+
+def test_streams_have_the_rate_of_what_they_brought_not_of_how_often() -> None:
+    events = [(0.0, 5), (1.0, 4), (2.0, 4), (3.0, 8), (4.0, 8)]
+    assert rate_between(events, 0.0, 2.0) == 4.0
+    assert rate_between(events, 2.0, 4.0) == 8.0
 
 
 def test_markdown_has_a_line_for_each_row() -> None:

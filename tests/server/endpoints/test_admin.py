@@ -10,7 +10,7 @@ import pytest
 
 from server.config import ServerSettings, SettingSources
 from server.process.draining_server import DrainingServer
-from server.process.runner import http_config
+from server.process.serving import http_config
 from server.settings.live import AT_THE_START, LIVE, QUEUE_LIMITS
 from tests.server.servers import RunningServer, make_model_folder, running_server
 

@@ -438,6 +438,17 @@ def server_process(
         process.stderr.close()
 
 
+def test_a_model_that_is_not_there_leaves_no_worker_that_had_begun(tmp_path: Path) -> None:
+    code = f"import sys, tests.server.engine_client.test_client as own\n{RUN_FAKE.replace('sys.exit(', 'status = (')}"
+    code += "print(status, own.child_pids())"
+    arguments = [str(tmp_path / "nothing"), "1", "0"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split("\n")[-2] == "1 set()"
+    assert "there is no folder" in done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_then_exits_0_without_a_worker(tmp_path: Path, number: signal.Signals) -> None:
     with (

@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 from server.config import ServerSettings
 from server.http.connections import WAITING_BYTES, ConnectionBook, ConnectionLimits, GuardedProtocol
 from server.http.repeated_lines import KINDS, SECONDS, OnceAMinute
-from server.process.runner import http_config
+from server.process.serving import http_config
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -47,16 +47,14 @@ def told(program: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-FP8 = "attend, 128, 4 share keys, fp8"
-
-
-@pytest.mark.parametrize(
-    ("capability", "layer"),
-    [
-        *product(("8.0", "9.0", "10.0"), ("attend, 128, 4 share keys", "attend, 128, 4, window, cap, sinks")),
-        *product(("9.0", "10.0"), (FP8,)),
-    ],
+PLAIN, EVERYTHING, FP8 = (
+    f"attend, 128, 4{more}" for more in (" share keys", ", window, cap, sinks", " share keys, fp8")
 )
+SLOW = pytest.mark.slow  # twenty seconds each
+REST = [*product(("8.0", "10.0"), (PLAIN, EVERYTHING)), ("9.0", EVERYTHING), ("9.0", FP8), ("10.0", FP8)]
+
+
+@pytest.mark.parametrize(("capability", "layer"), [("9.0", PLAIN), *(pytest.param(*each, marks=SLOW) for each in REST)])
 def test_both_loops_feed_their_exponentials_alike(capability: str, layer: str) -> None:
     loops = told(PROGRAM, *capability.split("."), layer)
     assert len(loops) == 2

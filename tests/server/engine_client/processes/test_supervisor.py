@@ -258,6 +258,33 @@ def test_a_process_that_dies_while_it_stands_by_is_told_and_replaced_less_and_le
     assert caplog.messages[2] == "The process that stood by exited with status -9; another in 4 s."
 
 
+def test_a_process_that_has_begun_is_taken_whether_one_is_to_stand_by_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[Any] = []
+
+    async def start(command: object) -> Any:
+        commands.append(command)
+        return Mock(is_alive=True, stop=AsyncMock())
+
+    async def test() -> None:
+        monkeypatch.setattr(WorkerProcess, "start", start)
+        standby = Standby(("worker",), is_wanted=False)
+        await standby.begin()
+        await standby.prepare()
+        first, second = await standby.take(EngineConfig()), await standby.take(EngineConfig())
+        assert first is not second
+        assert commands == [("worker",), ("worker",)]
+        await standby.begin()
+        begun = standby._waiting
+        await standby.close()
+        assert begun.kill.called  # type: ignore[union-attr]
+        monkeypatch.setattr(WorkerProcess, "start", AsyncMock(side_effect=OSError(11, "no process")))
+        await standby.begin()
+        with pytest.raises(OSError, match="no process"):
+            await standby.take(EngineConfig())
+
+    run(test())
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only there it is patient")
 def test_a_process_that_is_wanted_while_it_still_imports_gives_up_its_patience() -> None:
     async def test() -> None:

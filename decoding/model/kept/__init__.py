@@ -1,0 +1,1 @@
+"""What earlier starts found, for later ones."""
