@@ -19,7 +19,7 @@ from tests.pairs import GivenTimings
 
 STEP = CostCurve(base=3.5e-4, token=4e-5, key=3e-8, few=4, few_token=7e-6)  # seconds, on a quiet machine
 ROUND = CostCurve(base=2e-4, token=8e-6, key=7e-9)
-HARVEST = 1e-7  # seconds of a node whose logits are learned from
+HARVEST, DRAFTED = 1e-7, 1e-5  # seconds of a node whose logits are learned from, and of a draft model's token
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,7 +33,7 @@ def no_clock_decides() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepTally, "host_step", counted)
         patch.setattr(
-            DraftModelState, "note_forward", lambda state, _, num_tokens: note_forward(state, 0.0, num_tokens)
+            DraftModelState, "note_forward", lambda state, _, count: note_forward(state, DRAFTED * count, count)
         )
         patch.setattr(step_costs, "harvest_seconds", lambda *_: HARVEST)
         yield
