@@ -137,6 +137,12 @@ class KvStore:
             self.carried.commit(rows.state, path)
         rows.length += num_kept
 
+    def commit_all(self, rows: KvRows, num_rows: int) -> None:
+        """Keep all rows of the running step, so many, where layers carry nothing."""
+        assert num_rows <= rows.room, (num_rows, rows.room)
+        assert self.carried is None, "layers that carry a state are told what is kept"
+        rows.length += num_rows
+
     def move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         """Copy rows between slots, in order; on a device once `settle` is called."""
         for keys, values in self._arrays:

@@ -187,7 +187,11 @@ class StepBuffers:
         self._device[used].copy_(self._host[used], non_blocking=True)
         if self._copied is not None:
             self._copied.record()
-        return self.view(num_rows)
+        step = self.view(num_rows)
+        if batch.drawn_B is not None:
+            ids_M = step.ids_T[: batch.num_tokens]
+            ids_M.copy_(batch.tokens_at(ids_M))
+        return step
 
     def view(self, num_rows: int) -> StepTensors:
         """The tensors of a step that is padded to `num_rows`: the same tensors in each call."""

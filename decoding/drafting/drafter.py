@@ -40,6 +40,10 @@ class Drafter(Protocol):
     def is_awake(self) -> bool:
         """Whether to probe at this step."""
 
+    @property
+    def is_patient(self) -> bool:
+        """Whether a probe may as well come some tokens later: many were in vain."""
+
     def probe(self) -> float:
         """How likely the likeliest next token is, before any tree is grown."""
 
@@ -68,6 +72,7 @@ class FixedBudgetDrafter:
     hit_rate = 1.0
     alone = None
     is_awake = True
+    is_patient = False
 
     def __init__(self, request: Request) -> None:
         self._request = request

@@ -117,6 +117,11 @@ class Drafting:
                 step.refusal = fallback.reason
                 self._fall_back(step.drafter, fallback)
 
+    @property
+    def reads_features(self) -> bool:
+        """Whether each of the target's forwards is read before the next one, see `keep_features`."""
+        return self.draft_model is not None and self.draft_model.reads_features
+
     def keep_features(self, kept: Iterable[KeptTokens]) -> None:
         """The target's forward is through, and these tokens of it stay."""
         if self.draft_model is not None:

@@ -88,6 +88,15 @@ class SequenceDrafter:
         """Whether it is plain only until the method that was asked for is compiled."""
         return self.active.choice.kind == "waiting"
 
+    def rests(self, is_due: bool) -> bool:
+        """Whether nothing is drafted at the next step, whatever token comes before it. is_due: whether those are to be
+        asked by now whom many probes told nothing."""
+        if self.is_waiting or self._max_nodes == 0:
+            return not self.is_waiting
+        drafter = self.active.drafter
+        is_asked = drafter.is_awake and (is_due or not drafter.is_patient) and self._may_probe
+        return self._max_nodes is None and not is_asked
+
     def demand(self) -> Demand:
         """What it asks of the next step."""
         active, drafter = self.active, self.active.drafter

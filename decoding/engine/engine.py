@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 
-import torch
-
-from decoding.cache.batch import pack
+from decoding.cache.batch import following, pack
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.events import Finished, Pooled, PromptLogprobs, PromptProgress, Tokens
 from decoding.core.request import FinishReason, Request
@@ -20,10 +18,11 @@ from decoding.costs.credit import losses
 from decoding.costs.pricing import Pricing, Rate
 from decoding.drafting.kept_worth import KeptWorth
 from decoding.drafting.registry import StartDrafter
+from decoding.engine.ahead.roots import LaunchedStep, RootsAhead
 from decoding.engine.intake import Intake, RowSources, check_pictures, check_queue, check_request
 from decoding.engine.isolation import Isolation
 from decoding.engine.resources import Resources
-from decoding.engine.scheduler import Scheduler
+from decoding.engine.scheduler import Reuse, Scheduler
 from decoding.engine.sequence import namespace_of
 from decoding.engine.sequence_step import SequenceStep, note_places, progress_of
 from decoding.engine.step_result import StepResult
@@ -66,6 +65,9 @@ class Engine:
         self.sessions = SessionStore(SessionLimits(*bounds, config.session_ttl))
         self._pricing = Pricing(config.max_nodes, self.costs, self._worth.restore(self.sessions.acceptance_models))
         self._scheduler = Scheduler(self.limits, self.pool, self._pricing)
+        self._launched: LaunchedStep | None = None  # before the last step was collected
+        waits = self.pool.states is not None or self._drafting.reads_features or config.tensor_parallel_size > 1
+        self._ahead = None if waits else RootsAhead(self._scheduler, self.pool, self.store)
         self._unlearnt: list[SequenceStep] = []  # of the last step: prompts that go on, which can wait for the next
         compile = self._grammars.compile
         sources = RowSources(self._fetch, self.pictures)
@@ -144,36 +146,32 @@ class Engine:
         """
         tally, result, isolation = StepTally(), StepResult(), Isolation()
         self._queue_ready(result)
-        steps = self._scheduler.next_steps()
+        under_way = self._take_launched()
+        steps = self._scheduler.next_steps() if under_way is None else under_way.steps
         announce([step.sequence.request.id for step in steps], progress_of(steps))
         if not steps:
             meanwhile()
             self._intake.wait(GRAMMAR_PATIENCE)
             return result
-        self._price(steps, isolation, tally)
-        tally.end_phase("schedule")
-        self._draft(steps, isolation)
-        tally.end_draft(steps)
-        if self.pool.states is not None:
-            for step in steps:
-                step.mark_state()
-        batch = pack([step.segment() for step in steps], self.store)
-        note_places(steps, batch)
-        forward = self._runner.launch(batch)
-        logits_RV = forward.logits_RV
-        tally.end_phase("forward")
-        drawing = self.sampler.launch(logits_RV, [step.ask() for step in steps])
+        if under_way is None:
+            self._price(steps, isolation, tally)
+            tally.end_phase("schedule")
+            self._draft(steps, isolation)
+            tally.end_draft(steps)
+        launched = under_way or self._launch(steps, tally)
+        self._launched = self._launch_ahead(launched, tally)
         meanwhile()
         isolation.each(self._unlearnt, self._learn_prompt)
+        drawing = launched.drawing
         verified = isolation.each(steps, lambda step: step.collect(drawing))
-        tally.end_sample(forward.seconds())
+        tally.end_sample(launched.forward.seconds())
         isolation.each([step for step in verified if len(step.chunk)], lambda step: step.keep_top(self._tops))
         self._drafting.keep_features(step.kept_tokens() for step in verified)
         if self._hidden is not None:
             hidden = self._hidden
             isolation.each([step for step in verified if step.sequence.pooled], lambda step: step.pool(hidden))
         isolation.each([step for step in verified if step.tree is not None and step.knows_more], self._learn_prompt)
-        committed = isolation.each(verified, lambda step: self._commit(step, logits_RV, tally, result))
+        committed = isolation.each(verified, lambda step: self._commit(step, launched, tally, result))
         self._unlearnt = [step for step in steps if step.tree is None]
         tally.end_phase("commit")
         isolation.each(committed, lambda step: self._observe(step, result))
@@ -184,7 +182,7 @@ class Engine:
             self._keeper.copy()
         result.events += isolation.retire_failed(self._scheduler)
         num_prefill_tokens = sum(len(step.chunk) for step in steps)
-        result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self._scheduler.reuse, self.costs.curve)
+        result.stats = tally.stats(launched.batch.num_tokens, num_prefill_tokens, launched.reuse, self.costs.curve)
         if result.traces:
             result.tell_traces(result.stats)
         return result
@@ -266,16 +264,47 @@ class Engine:
         step.drafter.forget_rows()
         self._drafting.propose([step])
 
+    def _launch(self, steps: list[SequenceStep], tally: StepTally) -> LaunchedStep:
+        """Start a step's forward, and its draws."""
+        if self.pool.states is not None:
+            for step in steps:
+                step.mark_state()
+        batch = pack([step.segment() for step in steps], self.store)
+        note_places(steps, batch)
+        forward = self._runner.launch(batch)
+        tally.end_phase("forward")
+        drawing = self.sampler.launch(forward.logits_RV, [step.ask() for step in steps])
+        return LaunchedStep(steps, batch, forward, drawing, self._scheduler.reuse)
+
+    def _launch_ahead(self, launched: LaunchedStep, tally: StepTally) -> LaunchedStep | None:
+        """The step after this one, whose roots this one draws on the device; None where more depends on these."""
+        roots = launched.drawing.roots
+        if self._ahead is None or roots is None:
+            return None
+        tally.end_phase("sample")
+        if (ahead := self._ahead.after(launched.steps)) is None:
+            return None
+        batch = following(launched.batch, ahead.places_B, ahead.added_B, roots.tokens_B)
+        tally.end_phase("schedule")
+        forward = self._runner.launch(batch)
+        tally.end_phase("forward")
+        return LaunchedStep(ahead.steps, batch, forward, roots.follow(forward.logits_RV, ahead.places_B), Reuse())
+
+    def _take_launched(self) -> LaunchedStep | None:
+        """The step that was launched before the last one was collected, of those who still run; None if nobody does."""
+        launched, self._launched = self._launched, None
+        return launched.of_running() if launched is not None else None
+
     def _learn_prompt(self, step: SequenceStep) -> None:
         step.sequence.learn_prompt(step.start + len(step.chunk), self._tops)
 
-    def _commit(self, step: SequenceStep, logits_RV: torch.Tensor, tally: StepTally, result: StepResult) -> None:
+    def _commit(self, step: SequenceStep, launched: LaunchedStep, tally: StepTally, result: StepResult) -> None:
         """Keep the accepted rows, extend the sequence, and say what it was given."""
         sequence, request, drawn = step.sequence, step.sequence.request, step.drawn
         assert drawn is not None, request.id
         if drawn.prompt_logprobs:
             sequence.note_prompt_logprobs(drawn.prompt_logprobs)
-        self.store.commit(step.rows, step.kept_rows())
+        step.keep(self.store)
         if drawn.verdict is None or step.tree is None:
             sequence.note_chunk()
             return
@@ -288,7 +317,7 @@ class Engine:
         sequence.note_outcome(outcome)
         tally.add(step, context, outcome)
         if request.speculation.trace is not None:
-            result.traces.append((request.id, trace_step(step, logits_RV)))
+            result.traces.append((request.id, trace_step(step, launched.forward.logits_RV)))
         if request.sampling.prompt_logprobs is not None and context == len(request.prompt):
             result.events.append(PromptLogprobs(request_id=request.id, logprobs=sequence.prompt_logprobs))
         tokens = drawn.verdict.tokens[: step.num_emitted].tolist()

@@ -50,6 +50,7 @@ class Scheduler:
         self._last_step: dict[Sequence, int] = {}  # in which each that decodes ran
         self._plan = StepPlan(0, {}, 0, 0)  # of the step under way
         self._grown: list[Sequence] = []  # who has blocks for a tree
+        self._turned_away: tuple[Sequence | None, int] = None, 0  # by how many that ran
         self.reuse = Reuse()
 
     @property
@@ -69,6 +70,12 @@ class Scheduler:
     def num_owed(self) -> int:
         """Blocks that those that run need for the tokens they have, and one each to grow by."""
         return sum(map(_blocks_owed, self._queue.running))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether whose turn it is would be turned away again, as far as can be told: as many run as when it was."""
+        sequence = self._queue.next()
+        return sequence is None or self._turned_away == (sequence, self.num_running)
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._sequences
@@ -137,6 +144,7 @@ class Scheduler:
         that run; or as long as others hold so much more that they have to make way."""
         while self._queue.num_waiting and (sequence := self._queue.next()) is not None:
             if not self._has_place(sequence) or not self._find_room(sequence):
+                self._turned_away = sequence, self.num_running
                 return
             if len(self._queue.running) == self._limits.max_running:
                 victim = self._victim_for_place(sequence)

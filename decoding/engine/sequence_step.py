@@ -14,10 +14,10 @@ import torch
 
 from decoding.cache.batch import LogitRows, Segment, StepBatch, within
 from decoding.cache.block_pool import BLOCK_LEN, BlockTable
-from decoding.cache.kv_store import KvRows, slots_of
+from decoding.cache.kv_store import KvRows, KvStore, slots_of
 from decoding.cache.top_token_store import TopTokenStore
 from decoding.core.events import PromptProgress
-from decoding.core.tree import DraftTree, IntArray, Verdict, tree_of_root
+from decoding.core.tree import DraftTree, IntArray, Verdict, root_only, tree_of_root
 from decoding.costs.price import NOTHING, DraftBudget
 from decoding.drafting.draft_model.state import NO_COST, DraftCost, KeptTokens
 from decoding.drafting.sequence_drafter import SequenceDrafter
@@ -29,6 +29,7 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 
 MARKED_EVERY = 64  # blocks of long prompts
 NO_TOKENS: IntArray = np.empty(0, np.int32)
+ROOT_TO_COME = root_only(-1)
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +42,8 @@ class SequenceStep:
     `harvest_len`, how many of the prompt's last tokens drafting learns from; `harvest_room`, of how many in this step
     there may be logits. Drafted: `tree`, `cost` of the draft model, `refusal`, why that does no more for the sequence.
     Packed: `place` in the batch, `first_row` of its tokens there, `first_logit` and `num_logits`, its rows of the
-    step's logits. Sampled: `drawn`. Committed: `num_emitted`.
+    step's logits. Launched: `is_kept`, whether its rows are committed already, since another step follows it before
+    its token is known. Sampled: `drawn`. Committed: `num_emitted`.
     """
 
     sequence: Sequence
@@ -58,6 +60,7 @@ class SequenceStep:
     first_row: int = 0
     first_logit: int = 0
     num_logits: int = 0
+    is_kept: bool = False
     drawn: Drawn | None = None
     num_emitted: int = 0
 
@@ -70,6 +73,19 @@ class SequenceStep:
         if end < len(tokens):
             return cls(sequence, start, tokens[start:end], None)
         return cls(sequence, start, tokens[start : end - 1], tree_of_root(tokens[end - 1 :]), budget=NOTHING)
+
+    @classmethod
+    def ahead(cls, sequence: Sequence, start: int, place: int) -> SequenceStep:
+        """The root that a step under way draws, at this place of a step of roots alone."""
+        step = cls(sequence, start, NO_TOKENS, ROOT_TO_COME, budget=NOTHING)
+        step.place = step.first_row = step.first_logit = place
+        step.num_logits = 1
+        return step
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it was launched before its root was known."""
+        return self.tree is ROOT_TO_COME
 
     @property
     def drafter(self) -> SequenceDrafter:
@@ -182,11 +198,11 @@ class SequenceStep:
         sequence, request = self.sequence, self.sequence.request
         first, num_rows, law, processors = self.first_logit, self.num_logits, sequence.law, sequence.root_processors
         if not sequence.scores_prompt:
-            return Asked(request, law, first, num_rows, self.tree, processors, self.num_top, NO_TOKENS, 0)
+            return Asked(request, law, first, num_rows, self.tree, processors, self.num_top, NO_TOKENS, 0, self.end)
         next_scored = len(sequence.prompt_logprobs)
         tokens = request.prompt[next_scored : self.start + len(self.chunk) + 1]
         first_scored = next_scored - 1 - self.start
-        return Asked(request, law, first, num_rows, self.tree, processors, self.num_top, tokens, first_scored)
+        return Asked(request, law, first, num_rows, self.tree, processors, self.num_top, tokens, first_scored, self.end)
 
     def collect(self, drawing: Drawing) -> None:
         """Take what the sampler drew for it. Raises BrokenSequence."""
@@ -205,6 +221,12 @@ class SequenceStep:
             return verdict.path
         chunk = np.arange(num_chunk, dtype=np.int32)
         return chunk if verdict is None else np.concatenate((chunk, verdict.path + np.int32(num_chunk)))
+
+    def keep(self, store: KvStore) -> None:
+        """Commit its rows, unless they are: the chunk's and the accepted path's."""
+        if not self.is_kept:
+            store.commit(self.rows, self.kept_rows())
+            self.is_kept = True
 
     def kept_tokens(self) -> KeptTokens:
         """Before they are committed."""

@@ -38,7 +38,8 @@ class StepTally:
 
     def __init__(self) -> None:
         self._started = self._phase_started = time.perf_counter()
-        self._phase_seconds: dict[str, float] = {}
+        self._phase_seconds: defaultdict[str, float] = defaultdict(float)
+        self._forward_seconds = 0.0
         self._plain: Counter[tuple[str, int]] = Counter()  # trees of a root, by method and budget
         self._counts: defaultdict[str, MethodCounts] = defaultdict(MethodCounts)
         self._contexts: list[int] = []
@@ -52,13 +53,14 @@ class StepTally:
 
     def end_phase(self, name: str) -> None:
         now = time.perf_counter()
-        self._phase_seconds[name] = now - self._phase_started
+        self._phase_seconds[name] += now - self._phase_started
         self._phase_started = now
 
     def end_sample(self, forward_seconds: float) -> None:
         """Close the phase of sampling, which a device began once the forward was through that it was given before."""
         self.end_phase("sample")
-        waited = max(0.0, forward_seconds - self._phase_seconds["forward"])
+        self._forward_seconds = forward_seconds
+        waited = min(max(0.0, forward_seconds - self._phase_seconds["forward"]), self._phase_seconds["sample"])
         self._phase_seconds["forward"] += waited
         self._phase_seconds["sample"] -= waited
 
@@ -79,10 +81,11 @@ class StepTally:
         return self._probing[1]
 
     def host_step(self, tokens: Sequence[int], num_harvested: int) -> HostStep:
-        """What the phases so far took beside the forwards. tokens: that each request's tree had; num_harvested: of
-        these those whose logits were learned from."""
+        """What the phases so far took beside the forwards, which a device may have run meanwhile. tokens: that each
+        request's tree had; num_harvested: of these those whose logits were learned from."""
         by_phase, (probing, num_probed) = self._phase_seconds, self._probing
-        beside = sum(by_phase.values()) - by_phase["forward"] - by_phase["draft_model"]
+        whole = sum(by_phase.values())
+        beside = whole - max(by_phase["forward"] + by_phase["draft_model"], min(self._forward_seconds, whole))
         num_trees = sum(count > 1 for count in tokens)
         drafting = by_phase["draft"] + by_phase["observe"]
         return HostStep(beside, len(tokens), num_probed, probing, num_trees, drafting, num_harvested)

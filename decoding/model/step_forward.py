@@ -38,7 +38,10 @@ class StepForward:
 
     def run(self, batch: StepBatch) -> torch.Tensor:
         """float32 [R, V]: logits of the tokens `batch.logit_rows_R`. Stores all tokens' keys and values."""
-        ids_1M = self._padded(torch.from_numpy(batch.ids_M))[None]
+        ids_M = torch.from_numpy(batch.ids_M)
+        if batch.drawn_B is not None:
+            ids_M = batch.tokens_at(ids_M.to(self._device)).long()
+        ids_1M = self._padded(ids_M)[None]
         positions = self._padded(torch.from_numpy(batch.rotary_positions.T))  # [M], or [M, 3] where pictures are
         positions = positions.movedim(0, -1).unsqueeze(-2)
         rows_R = self._padded(torch.from_numpy(batch.logit_rows_R))  # the head is a linear layer like the others

@@ -16,7 +16,8 @@ class Asked(NamedTuple):
     """law: of the request. first, num_rows: the sequence's rows of logits, the last of which belong to the nodes of the
     tree. tree: None if no token is to be drawn yet. processors: up to date with the reply; None if the request changes
     no logits. num_top: how many of the most likely tokens of each row are wanted. prompt_tokens: int32, the prompt
-    tokens whose log probabilities are wanted; the first of them follows row `first + first_scored`.
+    tokens whose log probabilities are wanted; the first of them follows row `first + first_scored`. position: of the
+    token that is drawn at the tree's root, which may be further on than the request has tokens by now.
     """
 
     request: Request
@@ -28,6 +29,7 @@ class Asked(NamedTuple):
     num_top: int
     prompt_tokens: IntArray
     first_scored: int
+    position: int
 
     @property
     def first_of_tree(self) -> int:

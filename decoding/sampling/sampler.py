@@ -35,6 +35,8 @@ class HostSampler:
 
 
 class HostDrawing:
+    roots = None
+
     def __init__(self, logits_RV: torch.Tensor, asked: Sequence[Asked]) -> None:
         self._logits_RV = logits_RV
         self._asked = asked

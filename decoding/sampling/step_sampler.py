@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from decoding.kernels.gpu.card import has_kernels
 from decoding.sampling.asked import Asked, Drawn
@@ -17,6 +19,25 @@ class Drawing(Protocol):
 
     def collect(self, place: int, /) -> Drawn:
         """The answer for the sequence at this place. Raises BrokenSequence, for that sequence alone."""
+        ...
+
+    @property
+    def roots(self) -> RootsDrawing | None:
+        """The same where each sequence draws one token, on a device; else None."""
+        ...
+
+
+class RootsDrawing(Drawing, Protocol):
+    """A token of each sequence, drawn on a device from one row. The drawing after the next overwrites it there."""
+
+    @property
+    def tokens_B(self) -> torch.Tensor:
+        """int32, on the device: what is drawn for each sequence, negative where nothing can be."""
+        ...
+
+    def follow(self, logits_RV: torch.Tensor, places_B: NDArray[np.int64], /) -> Drawing:
+        """Start to draw the tokens after these: of the sequences at these places, each from its row of `logits_RV`,
+        by the same law, a position further on. What remains to be collected here needs no logits."""
         ...
 
 

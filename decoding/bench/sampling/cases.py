@@ -60,7 +60,7 @@ def _asked(rng: np.random.Generator, vocab_size: int, first: int, num_nodes: int
     return Asked(
         request, law_of(request.sampling), first, num_chunk + num_nodes,
         random_tree(rng, vocab_size, num_nodes), processors,
-        10 if rng.random() < 0.2 else 0, prompt[:num_chunk] if wants_scores else prompt[:0], 0,
+        10 if rng.random() < 0.2 else 0, prompt[:num_chunk] if wants_scores else prompt[:0], 0, request.num_tokens,
     )  # fmt: skip
 
 

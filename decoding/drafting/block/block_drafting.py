@@ -73,6 +73,8 @@ class Growth:
 class BlockDrafting:
     """pool: of the target's blocks."""
 
+    reads_features = True
+
     def __init__(self, model: BlockModel, pool: BlockPool) -> None:
         self.model = model
         self.store: KvStore = model.new_store(pool.num_blocks)

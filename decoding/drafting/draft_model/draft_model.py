@@ -36,6 +36,8 @@ class DraftModel:
     prompts that sequences may bring to one forward together; vocab_size: the target's; tokens: None where ids mean the
     same to both models."""
 
+    reads_features = False
+
     def __init__(
         self,
         model: TargetModel,

@@ -152,7 +152,10 @@ class Fallback:
 
 
 class Proposer(Protocol):
-    """What drafts for all sequences together: a draft model or a head."""
+    """What drafts for all sequences together: a draft model or a head. reads_features: whether it drafts from what the
+    target computed, of every step."""
+
+    reads_features: bool
 
     def open(self, request: Request) -> DraftModelState:
         """What is kept of a new sequence."""

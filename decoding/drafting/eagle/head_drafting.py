@@ -39,6 +39,8 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 class HeadDrafting:
     """pool: of the target's blocks. most_rows: of the prompts that sequences may bring to one forward together."""
 
+    reads_features = True
+
     def __init__(self, model: HeadModel, pool: BlockPool, most_rows: int, progress: Progress = silent) -> None:
         self.model = model
         self.store: KvStore = model.new_store(pool.num_blocks)

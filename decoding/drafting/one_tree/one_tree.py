@@ -105,8 +105,16 @@ class OneTree:
     @property
     def is_awake(self) -> bool:
         nap = min(FIRST_NAP << (self._num_fruitless - PATIENCE), LONGEST_NAP) if self._num_fruitless >= PATIENCE else 0
-        has_slept = self._request.num_tokens >= self._num_probed + nap
-        return has_slept or self._grammar is not None or (self._is_predicted and not self._was_predicted)
+        return self._request.num_tokens >= self._num_probed + nap or self._is_startled
+
+    @property
+    def is_patient(self) -> bool:
+        return self._num_fruitless >= PATIENCE and not self._is_startled
+
+    @property
+    def _is_startled(self) -> bool:
+        """Whether there is more to draft from than when its probes were in vain."""
+        return self._grammar is not None or (self._is_predicted and not self._was_predicted)
 
     @property
     def _is_predicted(self) -> bool:

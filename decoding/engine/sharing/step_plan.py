@@ -80,14 +80,15 @@ class LongPrompts:
         return self._ahead > 0 and sequence.read_seconds > LONG
 
     def note_step(self, seconds: float, plan: StepPlan) -> None:
-        """The planned step took so many seconds."""
-        for sequence, read in plan.seconds.items():
+        """The planned step took so many seconds, or one that followed it without a plan, which reads nothing."""
+        reading, plan.seconds = plan.seconds, {}
+        for sequence, read in reading.items():
             sequence.read_seconds += read
-        if plan.seconds.keys() >= plan.sizes.keys():  # nobody decodes
+        if reading.keys() >= plan.sizes.keys():  # nobody decodes
             self._ahead = 0.0
             return
-        decoded = max(0.0, seconds - sum(plan.seconds.values()))
-        long = sum(read for sequence, read in plan.seconds.items() if sequence.read_seconds > LONG)
+        decoded = max(0.0, seconds - sum(reading.values()))
+        long = sum(read for sequence, read in reading.items() if sequence.read_seconds > LONG)
         self._ahead = max(0.0, self._ahead + long - decoded)
 
 

@@ -10,15 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from decoding.core.request import Request
 from decoding.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.core.tree import IntArray, Source, Verdict, chain
+from decoding.errors import BrokenLogits
 from decoding.sampling.asked import Asked, Drawn
-from decoding.sampling.device.launch import BLOCK, FEWEST_NODES, Kernels, Launched, Launcher
-from decoding.sampling.device.plan import FEW_TOP, Answers, Plan, plan_step
+from decoding.sampling.device.launch import BLOCK, FEWEST_NODES, Kernels, Launcher
+from decoding.sampling.device.plan import FEW_TOP, TOKENS_BEFORE, Answers, Plan, plan_step
 from decoding.sampling.device.results import Results
 from decoding.sampling.law import law_of
 from decoding.sampling.logits_processors import processors_of
@@ -36,8 +38,7 @@ class DeviceSampler:
     def launch(self, logits_RV: torch.Tensor, asked: Sequence[Asked]) -> DeviceDrawing:
         if self._launcher is None:
             self._launcher = Launcher(logits_RV.device, self._block_len, self._kernels)
-        plan = plan_step(asked, logits_RV.shape[1])
-        return DeviceDrawing(logits_RV, asked, plan, self._launcher.launch(plan, logits_RV))
+        return DeviceDrawing(self._launcher, logits_RV, asked, plan_step(asked, logits_RV.shape[1]))
 
     def warm_up(self, logits_RV: torch.Tensor) -> None:
         """Have the kernels compiled for whatever may be asked of such rows, trees of up to R nodes included."""
@@ -63,19 +64,45 @@ def _everything(num_nodes: int, num_top: int, vocab_size: int) -> Asked:
     )
     tree = chain(0, np.arange(1, num_nodes, dtype=np.int32) % vocab_size, Source.CONTEXT)
     processors, law = processors_of(request, vocab_size, None), law_of(sampling)
-    return Asked(request, law, 0, num_nodes, tree, processors, min(num_top, FEW_TOP), request.prompt[:0], 0)
+    return Asked(
+        request, law, 0, num_nodes, tree, processors, min(num_top, FEW_TOP), request.prompt[:0], 0, request.num_tokens
+    )
 
 
 class DeviceDrawing:
     """One step's answers. num_on_host: how many sequences the host has answered for."""
 
-    def __init__(self, logits_RV: torch.Tensor, asked: Sequence[Asked], plan: Plan, launched: Launched) -> None:
+    def __init__(self, launcher: Launcher, logits_RV: torch.Tensor, asked: Sequence[Asked], plan: Plan) -> None:
+        self._launcher = launcher
         self._logits_RV = logits_RV
         self._asked = asked
         self._plan = plan
-        self._launched = launched
+        self._launched = launcher.launch(plan, logits_RV)
         self._results: Results | None = None
         self.num_on_host = 0
+
+    @property
+    def roots(self) -> DeviceDrawing | None:
+        """Itself where each sequence has a tree of its root alone, and an answer from here."""
+        return self if self._plan.is_plain else None
+
+    @property
+    def tokens_B(self) -> torch.Tensor:
+        """int32, on the device, of a plain step: what is drawn for each sequence, -1 where nothing can be."""
+        return self._launched.tokens_B
+
+    def follow(self, logits_RV: torch.Tensor, places_B: NDArray[np.int64]) -> DeviceDrawing:
+        """Start to draw the tokens after these: of the sequences at these places, each from its row of `logits_RV`.
+        What remains to be collected here needs no logits."""
+        asked = [self._asked[place] for place in places_B.tolist()]
+        if not self._plan.ranked:
+            return DeviceDrawing(self._launcher, logits_RV, asked, self._plan.following(places_B))
+        positions = 1 + self._plan.walks_TX[places_B, TOKENS_BEFORE]
+        asked = [
+            each._replace(first=row, num_rows=1, num_top=0, prompt_tokens=each.prompt_tokens[:0], position=position)
+            for row, (each, position) in enumerate(zip(asked, positions.tolist(), strict=True))
+        ]
+        return DeviceDrawing(self._launcher, logits_RV, asked, plan_step(asked, logits_RV.shape[1]))
 
     def collect(self, place: int) -> Drawn:
         results = self._results
@@ -84,6 +111,8 @@ class DeviceDrawing:
         asked, answers = self._asked[place], self._plan.answers[place]
         verdict = None if answers.walk is None else results.verdicts[answers.walk]
         if answers.is_on_host or (verdict is None and answers.walk is not None):
+            if self._plan.is_plain and asked.processors is None:  # its row may be written over by now
+                raise BrokenLogits(int(self._plan.walks_TX[place, TOKENS_BEFORE]))
             self.num_on_host += 1
             return drawn_on_host(asked, self._logits_RV[asked.first : asked.first + asked.num_rows].cpu())
         if not answers.is_ranked:

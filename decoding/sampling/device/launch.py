@@ -1,11 +1,13 @@
 """Launches a step's sampling kernels and reads their results.
 
-Owns the memory of a step on both sides, which is kept for the next one. Invariant: the host waits only in
-`Launched.wait`, one copy sends all tables, and one brings all results back.
+Owns the memory of two steps on both sides, which is kept for later ones: a step may be launched before the last one's
+results are read. Invariant: the host waits only in `Launched.wait`, one copy sends all tables, and one brings all
+results back.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ import torch
 
 from decoding.cache.mirror import Mirror, power_of_2
 from decoding.core.top_tokens import TopTokens
-from decoding.sampling.device.plan import Plan, found_top
+from decoding.sampling.device.plan import ROOT_WORDS, Plan, found_top
 from decoding.sampling.device.results import Results
 from decoding.sampling.device.tables import Tables
 
@@ -66,17 +68,32 @@ class _Scratch:
             self.drawn = torch.empty(places, dtype=torch.int32, device=self._device)
 
 
-class Launched:
-    """A plan's results while they are copied to the host. No other plan of the launcher is begun meanwhile."""
+class _Side:
+    """The memory of one plan: its tables, its results, and when these have arrived on the host."""
 
-    def __init__(self, plan: Plan, results: Mirror, arrived: torch.cuda.Event | None) -> None:
-        self._plan, self._results, self._arrived = plan, results, arrived
+    def __init__(self, device: torch.device) -> None:
+        self.tables, self.results = Tables(device), Mirror(torch.int32, device)
+        self.arrived = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+class Launched:
+    """A plan's results while they are copied to the host. At most one other plan of the launcher is begun meanwhile:
+    the one after that overwrites them."""
+
+    def __init__(self, plan: Plan, side: _Side) -> None:
+        self._plan, self._side, self._words = plan, side, side.results.device
+
+    @property
+    def tokens_B(self) -> torch.Tensor:
+        """int32, on the device: what a plain plan draws for each sequence, -1 where nothing can be."""
+        assert self._plan.is_plain, "trees of several nodes"
+        return self._words[ROOT_WORDS - 1 : ROOT_WORDS * len(self._plan.walks_TX) : ROOT_WORDS]
 
     def wait(self) -> Results:
         """Wait for the results. This is the only wait of a step."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return Results(self._plan, self._results.numbers[: self._plan.num_results].copy())
+        if self._side.arrived is not None:
+            self._side.arrived.synchronize()
+        return Results(self._plan, self._side.results.numbers[: self._plan.num_results].copy())
 
 
 class Launcher:
@@ -86,33 +103,33 @@ class Launcher:
     def __init__(self, device: torch.device, block_len: int = BLOCK, kernels: Kernels | None = None) -> None:
         self._block_len = block_len
         self._kernels = kernels or triton_kernels()
-        self._tables, self._scratch = Tables(device), _Scratch(device)
-        self._results = Mirror(torch.int32, device)
-        self._arrived = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._sides, self._scratch = deque((_Side(device), _Side(device))), _Scratch(device)
         self._no_rows = torch.empty(0, 1, device=device)
 
     def launch(self, plan: Plan, logits_RV: torch.Tensor) -> Launched:
         """Queue the kernels of a plan over these logits, float32 and contiguous."""
         kernels, block_len, vocab_size = self._kernels, self._block_len, plan.vocab_size
         num_blocks = -(-vocab_size // block_len)
-        tables, scratch, results = self._tables, self._scratch, self._results
+        self._sides.rotate()
+        side, scratch = self._sides[0], self._scratch
+        tables, results = side.tables, side.results
         tables.send(plan)
         scratch.reserve(plan.num_jobs, num_blocks, plan.num_top)
         results.reserve(plan.num_results)
         words, padded_blocks = results.device, power_of_2(num_blocks)
         values = words.view(torch.float32)
-        source = (logits_RV, self._edited(plan, logits_RV), *tables.both("jobs"))
+        source = (logits_RV, self._edited(plan, tables, logits_RV), *tables.both("jobs"))
         if plan.num_jobs:
             kernels.scan[(plan.num_jobs, num_blocks)](
                 *source, scratch.bests, scratch.masses, scratch.noisy, scratch.tops, vocab_size, plan.num_top, block_len
             )
-        if plan.walks:
+        if len(plan.walks_TX):
             kernels.draw[(plan.num_nodes,)](
                 *source, scratch.bests, scratch.masses, scratch.noisy, scratch.drawn, vocab_size, num_blocks,
                 padded_blocks, block_len,
             )  # fmt: skip
             most_nodes = max(FEWEST_NODES, power_of_2(plan.most_nodes))
-            kernels.walk[(len(plan.walks),)](
+            kernels.walk[(len(plan.walks_TX),)](
                 tables.words("trees"), tables.words("nodes"), scratch.drawn, words, most_nodes
             )
         if plan.ranked:
@@ -133,15 +150,15 @@ class Launcher:
                 block_len,
             )
         results.host[: plan.num_results].copy_(words[: plan.num_results], non_blocking=True)
-        if self._arrived is not None:
-            self._arrived.record()
-        return Launched(plan, results, self._arrived)
+        if side.arrived is not None:
+            side.arrived.record()
+        return Launched(plan, side)
 
-    def _edited(self, plan: Plan, logits_RV: torch.Tensor) -> torch.Tensor:
+    def _edited(self, plan: Plan, tables: Tables, logits_RV: torch.Tensor) -> torch.Tensor:
         """float32 [E, V]: copies of rows with the processors' changes."""
         if not plan.edited:
             return self._no_rows
-        kernels, tables, vocab_size = self._kernels, self._tables, plan.vocab_size
+        kernels, vocab_size = self._kernels, plan.vocab_size
         edited_EV = logits_RV.new_empty(len(plan.edited), vocab_size)
         grid = (len(plan.edited), -(-vocab_size // self._block_len))
         kernels.mask[grid](tables.words("edited"), tables.bits(), logits_RV, edited_EV, vocab_size, self._block_len)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numba as nb
 import numpy as np
@@ -24,12 +24,13 @@ from decoding.sampling.law import Law
 from decoding.sampling.logits_processors import Entries
 
 Words = NDArray[np.int64]  # records for the kernels; some words are the bits of a float64
+Trees = list[tuple[DraftTree, tuple[int, ...]]]  # that are drawn from, each with its walk's record
 JOB_WORDS = 8  # words of a job's record, see `scan`
 SOURCE, IS_RANKED, SEED, POSITION, TOP_K, TEMPERATURE, TOP_P, FLOOR = range(JOB_WORDS)
-WALK_WORDS = (
-    12  # first node, nodes, where results begin, row of node i: step and start, is ranked, tokens before; `_words`
-)
+WALK_WORDS = 12  # of a walk; the last ones are `_words`
+FIRST, NUM_NODES, PATH, ROW_STEP, FIRST_ROW, RANKS, TOKENS_BEFORE = range(7)  # row of node i: first + step * i
 KNOWN_LAWS = 1024
+ROOT_WORDS = 3  # of the results, of a walk through a tree of one node: the length of its path, the node, the token
 FEW_TOP = 10  # kernels find so many most likely tokens of a row, or MAX_LOGPROBS if that is too few
 
 
@@ -56,14 +57,15 @@ class Answers:
 @dataclass(slots=True)
 class Plan:
     """vocab_size: of the rows. num_top: how many most likely tokens of a ranked row are found. answers: one for each
-    sequence. trees: to draw from and to walk; walks: the numbers of each, as `WALK_WORDS` says. The other lists are the
-    kernels' tables, described there."""
+    sequence. walks_TX: a record of WALK_WORDS for each tree that is drawn from and walked; tokens_N, parents_N: of
+    these, tree after tree. The lists are the kernels' tables, described there."""
 
     vocab_size: int
     num_top: int
-    answers: list[Answers] = field(default_factory=list)
-    trees: list[DraftTree] = field(default_factory=list)
-    walks: list[tuple[int, ...]] = field(default_factory=list)
+    answers: Sequence[Answers] = ()
+    walks_TX: Words = field(default_factory=lambda: np.empty((0, WALK_WORDS), np.int64))
+    tokens_N: IntArray = field(default_factory=lambda: np.empty(0, np.int32))
+    parents_N: IntArray = field(default_factory=lambda: np.empty(0, np.int32))
     jobs: list[Words] = field(default_factory=list)  # those that only rank
     ranked: list[int] = field(default_factory=list)
     scored: list[tuple[int, int]] = field(default_factory=list)
@@ -87,7 +89,29 @@ class Plan:
     def num_results(self) -> int:
         return self.first_scored + 2 * len(self.scored)
 
-    def add_tree(self, asked: Asked, tree: DraftTree, is_ranked: bool) -> Answers:
+    @property
+    def is_plain(self) -> bool:
+        """Whether each sequence has a tree of its root alone, which is walked: then its token is the last of its
+        `ROOT_WORDS` words of the results."""
+        return self.most_nodes == 1 and len(self.walks_TX) == len(self.answers)
+
+    def following(self, places_B: NDArray[np.int64]) -> Plan:
+        """Of the step after a plain one, of whose rows nothing but tokens is wanted: its sequences at these places draw
+        by the same laws, a token further on each."""
+        assert self.is_plain, self.most_nodes
+        assert not self.ranked, "more is wanted than tokens"
+        num, walks_TX = len(places_B), self.walks_TX[places_B]
+        walks_TX[:, FIRST] = walks_TX[:, FIRST_ROW] = np.arange(num)
+        walks_TX[:, PATH] = ROOT_WORDS * walks_TX[:, FIRST]
+        walks_TX[:, ROW_STEP] = 1
+        walks_TX[:, TOKENS_BEFORE] += 1
+        roots = np.zeros(num, np.int32), np.full(num, -1, np.int32)
+        plan = Plan(self.vocab_size, self.num_top, _plain_answers(num), walks_TX, *roots)
+        plan.num_jobs = plan.num_nodes = num
+        plan.most_nodes, plan.first_ranked = 1, ROOT_WORDS * num
+        return plan
+
+    def add_tree(self, asked: Asked, tree: DraftTree, is_ranked: bool, trees: Trees) -> Answers:
         """Plan a draw at each node of a tree, and its walk. is_ranked: whether anything else is wanted of its rows."""
         num_nodes = len(tree.tokens)
         source, step = asked.first + asked.num_rows - num_nodes, 1
@@ -100,23 +124,12 @@ class Plan:
                 return Answers(is_on_host=True)
             source, step = -1 - self._add_edits(edits, source), -1
         first, path, is_ranked = self.num_jobs, self.first_ranked, is_ranked and asked.processors is None
-        self.trees.append(tree)
-        self.walks.append(
-            (
-                first,
-                num_nodes,
-                path,
-                step,
-                source,
-                is_ranked,
-                asked.request.num_tokens,
-                *_words(asked.law, self.vocab_size),
-            )
-        )
+        place = first, num_nodes, path, step, source, is_ranked, asked.position
+        trees.append((tree, (*place, *_words(asked.law, self.vocab_size))))
         self.num_jobs = self.num_nodes = first + num_nodes
         self.first_ranked = path + 1 + 2 * num_nodes
         self.most_nodes = max(self.most_nodes, num_nodes)
-        return Answers(len(self.walks) - 1, first)
+        return Answers(len(trees) - 1, first)
 
     def add_ranks(self, asked: Asked, answers: Answers) -> None:
         """Plan to rank the sequence's rows and score tokens, of which some are wanted. All trees are there."""
@@ -170,6 +183,12 @@ class Plan:
         return self.num_mask_words - len(mask_W)
 
 
+@cache
+def _plain_answers(num_sequences: int) -> Sequence[Answers]:
+    """Of so many trees of one node."""
+    return tuple(Answers(place, place) for place in range(num_sequences))
+
+
 @lru_cache(maxsize=KNOWN_LAWS)
 def _words(law: Law, vocab_size: int) -> tuple[int, ...]:
     """The last words of a job that draws, from its seed on, but for its position."""
@@ -211,11 +230,14 @@ def plan_step(asked: Sequence[Asked], vocab_size: int) -> Plan:
     node (which matters only if the walk reaches that node).
     """
     plan, ranking = Plan(vocab_size, FEW_TOP), list[tuple[Asked, Answers]]()
+    trees, places = Trees(), list[Answers]()
     for each in asked:
         tree, is_ranked, answers = each.tree, each.is_ranked, Answers()
         if tree is not None:
-            answers = Answers(is_on_host=True) if tree.draws is not None else plan.add_tree(each, tree, is_ranked)
-        plan.answers.append(answers)
+            answers = (
+                Answers(is_on_host=True) if tree.draws is not None else plan.add_tree(each, tree, is_ranked, trees)
+            )
+        places.append(answers)
         if is_ranked and not answers.is_on_host:
             answers.is_ranked, sampling = True, each.request.sampling
             most = max(each.num_top, sampling.logprobs or 0, sampling.prompt_logprobs or 0)
@@ -223,4 +245,9 @@ def plan_step(asked: Sequence[Asked], vocab_size: int) -> Plan:
             ranking.append((each, answers))
     for each, answers in ranking:
         plan.add_ranks(each, answers)
+    plan.answers = places
+    if trees:
+        plan.walks_TX = np.array([walk for _, walk in trees], np.int64)
+        plan.tokens_N = np.concatenate([tree.tokens for tree, _ in trees])
+        plan.parents_N = np.concatenate([tree.parents for tree, _ in trees])
     return plan

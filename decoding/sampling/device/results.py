@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import IntArray, Verdict
-from decoding.sampling.device.plan import Plan
+from decoding.sampling.device.plan import PATH, Plan
 
 # Shape suffixes: K top tokens, H ranked rows, L scored tokens.
 
@@ -43,9 +43,9 @@ class Results:
 
 def _verdicts(plan: Plan, words: IntArray) -> list[Verdict | None]:
     """Of each walk; None where the device could not draw its last token."""
-    if not plan.walks:
+    if not len(plan.walks_TX):
         return []
-    paths, tokens, ends = read_walks(words, np.array([walk[2] for walk in plan.walks]), plan.num_nodes)
+    paths, tokens, ends = read_walks(words, plan.walks_TX[:, PATH].copy(), plan.num_nodes)
     start, found = 0, list[Verdict | None]()
     for end in ends.tolist():
         found.append(Verdict(paths[start:end], tokens[start:end]) if end > start else None)

@@ -28,9 +28,9 @@ class Tables:
     def send(self, plan: Plan) -> None:
         """Fill them, and start their copy."""
         sizes = (
-            JOB_WORDS * plan.num_jobs, 3 * len(plan.walks), 2 * plan.num_nodes, len(plan.ranked), 2 * len(plan.scored),
-            2 * len(plan.edited), _num_words(plan.changes), _num_words(plan.changes_after), 3 * plan.num_entries,
-            -(-plan.num_mask_words // 2),
+            JOB_WORDS * plan.num_jobs, 3 * len(plan.walks_TX), 2 * plan.num_nodes, len(plan.ranked),
+            2 * len(plan.scored), 2 * len(plan.edited), _num_words(plan.changes), _num_words(plan.changes_after),
+            3 * plan.num_entries, -(-plan.num_mask_words // 2),
         )  # fmt: skip
         place = 0
         for name, size in zip(TABLES, sizes, strict=True):
@@ -42,11 +42,9 @@ class Tables:
 
     def _fill(self, plan: Plan) -> None:
         jobs = self._numbers("jobs")
-        if plan.walks:
-            tokens_N = np.concatenate([tree.tokens for tree in plan.trees])
-            parents_N = np.concatenate([tree.parents for tree in plan.trees])
-            walks_TX = np.array(plan.walks, np.int64)
-            fill_draws(walks_TX, tokens_N, parents_N, self._numbers("trees"), self._numbers("nodes"), jobs)
+        if len(plan.walks_TX):
+            trees = plan.walks_TX, plan.tokens_N, plan.parents_N
+            fill_draws(*trees, self._numbers("trees"), self._numbers("nodes"), jobs)
         _join(plan.jobs, jobs[JOB_WORDS * plan.num_nodes :])
         if plan.ranked:
             self._numbers("ranked")[:] = plan.ranked

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import torch
 
-from decoding.cache.batch import Segment, ancestor_bits, pack
+from decoding.cache.batch import Segment, StepBatch, ancestor_bits, following, pack
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvRows, KvStore, slots_of
@@ -51,6 +53,34 @@ def test_a_tree_that_is_a_chain_is_seen_as_one() -> None:
     store, (rows,) = store_with(3)
     batch = pack([Segment(rows, ints(1, 2, 3), ints(-1, 0, 1))], store)
     assert batch.is_chain.all()
+
+
+def test_the_step_that_follows_is_what_would_be_packed() -> None:
+    """Of some of its segments, in any order, with blocks that were added meanwhile."""
+    lengths = 10, 0, 31, 5, 14
+    store, sequences = store_with(*lengths)
+    for rows in sequences:
+        while rows.table.num_blocks * BLOCK_LEN > rows.length + BLOCK_LEN:
+            rows.table.pop()
+    segments = [Segment(rows, ints(7), ints(-1)) for rows in sequences]
+    segments[1] = Segment(sequences[1], ints(1, 2, 3), None, "last")  # a prompt, whose last token is the root
+    batch = pack(segments, store)
+    added = ints(-1, 200, -1, 201)
+    places = np.array([0, 2, 1, 4])
+    for segment, rows in zip(segments, sequences, strict=True):
+        rows.length += len(segment.tokens)
+    for place, block in zip(places, added, strict=True):
+        if block >= 0:
+            sequences[place].table.append(int(block))
+    drawn_B = torch.tensor([40, 41, 42, 43, -1], dtype=torch.int32)
+    batch = following(batch, places, added, drawn_B)
+    expected = pack([Segment(sequences[place], ints(int(place)), ints(-1)) for place in places], store)
+    for field in fields(StepBatch):
+        ours, theirs = getattr(batch, field.name), getattr(expected, field.name)
+        if isinstance(theirs, np.ndarray):
+            assert ours.dtype == theirs.dtype, field.name
+            assert ours.tolist() == theirs.tolist(), field.name
+    assert batch.tokens_at(torch.from_numpy(batch.ids_M)).tolist() == [40, 42, 41, 0], "any token where none was drawn"
 
 
 def test_packing_leaves_its_inputs_alone() -> None:

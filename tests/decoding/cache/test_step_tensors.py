@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.cache.batch import Segment, StepBatch, pack
+from decoding.cache.batch import Segment, StepBatch, following, pack
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, Work, WorkRoom, room_of
 from decoding.core.picture import RotaryPositions
@@ -135,3 +135,14 @@ def test_a_room_says_what_fits() -> None:
         assert not needed._replace(**{name: getattr(needed, name) - 1}).holds(batch, work)
     for less in (WorkRoom(2, 4), WorkRoom(3, 3)):
         assert not needed._replace(work=less).holds(batch, work)
+
+
+def test_tokens_that_the_device_drew_are_read_there() -> None:
+    store, sequences = store_with(20, 3, 0)
+    batch = pack([Segment(rows, ints(9), ints(-1)) for rows in sequences], store)
+    buffers = StepBuffers(store, ROOM)
+    drawn_B = torch.tensor([50, 51, 52], dtype=torch.int32)
+    places, added = np.array([2, 0]), ints(-1, -1)
+    step = stage(buffers, following(batch, places, added, drawn_B), 4)
+    assert step.ids_T.tolist() == [52, 50, 0, 0]
+    assert step.positions_T.tolist() == [1, 21, 0, 0]

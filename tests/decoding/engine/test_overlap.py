@@ -49,6 +49,7 @@ class LateDrawing:
     logits_RV: torch.Tensor
     drawing: HostDrawing
     is_there: bool = False
+    roots: None = None
 
     def collect(self, place: int) -> Drawn:
         if not self.is_there:

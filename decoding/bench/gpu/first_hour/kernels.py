@@ -189,4 +189,4 @@ def _asked(sampling: SamplingParams, row: int) -> Asked:
         id=str(row), prompt=np.zeros(1, np.int32), sampling=sampling, speculation=SpeculationParams(),
         eos_token_ids=frozenset(),
     )  # fmt: skip
-    return Asked(request, law_of(sampling), row, 1, root_only(0), None, 0, request.prompt[:0], 0)
+    return Asked(request, law_of(sampling), row, 1, root_only(0), None, 0, request.prompt[:0], 0, request.num_tokens)

@@ -110,6 +110,27 @@ def test_an_engine_on_a_gpu_gives_the_tokens_of_the_cpu(device: torch.device) ->
             assert reply(captured, asked(method, prompt, sampling, method)) == expected
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_steps_that_are_launched_ahead_give_the_tokens_of_the_cpu(device: torch.device) -> None:
+    kept = GivenTimings(SMALL_LEN)
+    plain = start_engine(TargetModel.from_model(tiny("llama"), SMALL), SMALL, kept=kept)
+    ahead = start_engine(
+        model_on(device, max_model_len=SMALL.max_model_len), STATIC, kept=kept if device == CPU else None
+    )
+    ahead.sampler = DeviceSampler()
+    for law in (GREEDY, SAMPLED):
+        laws = [replace(law, max_tokens=12 - 3 * place, seed=place) for place in range(3)]
+        prompts = [prompt_of(10 + place, place) for place in range(3)]
+        expected = [reply(plain, request_of("plain", *each)) for each in zip(prompts, laws, strict=True)]
+        requests = [request_of(f"{place}", prompts[place], laws[place]) for place in range(3)]
+        for request in requests:
+            ahead.add(request)
+        ahead.step()
+        assert ahead._launched is not None
+        finish(ahead)
+        assert [request.output.tolist() for request in requests] == expected
+
+
 @pytest.mark.parametrize(("device", "compile"), [*PLAIN, *COMPILED])
 def test_an_engine_as_it_is_served_answers_every_method(device: torch.device, compile: bool) -> None:
     """Triton's attention in bfloat16, captured, tokens drawn on the device: what a GPU runs unless told otherwise. On a

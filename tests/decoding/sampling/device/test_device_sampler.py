@@ -83,7 +83,8 @@ def plain(sampling: SamplingParams, first: int = 0, tree: DraftTree | None = Non
         matcher = GrammarBuilder(EngineConfig(), VOCAB_SIZE, frozenset({3})).build(sampling.grammar).new_matcher()
     tree = tree or root_only(0)
     processors = processors_of(request, VOCAB_SIZE, matcher)
-    return Asked(request, law_of(request.sampling), first, len(tree), tree, processors, 0, request.prompt[:0], 0)
+    law, nothing, position = law_of(request.sampling), request.prompt[:0], request.num_tokens
+    return Asked(request, law, first, len(tree), tree, processors, 0, nothing, 0, position)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +152,46 @@ def test_a_row_that_is_broken_raises_for_its_sequence_alone(number: float, asked
     with pytest.raises(BrokenLogits):
         drawing.collect(0)
     assert drawing.collect(1).verdict is not None
+
+
+def tokens_of(drawn: Drawn) -> list[int]:
+    assert drawn.verdict is not None
+    tokens: list[int] = drawn.verdict.tokens.tolist()
+    return tokens
+
+
+@pytest.mark.parametrize("num_top", [None, 3])
+def test_the_tokens_after_those_under_way_are_drawn_a_position_further_on(num_top: int | None) -> None:
+    """By the laws of the sequences that go on, in another order, before anything of the first is collected."""
+    generator = torch.Generator().manual_seed(7)
+    first_RV, second_RV, third_RV = (torch.randn(rows, VOCAB_SIZE, generator=generator) for rows in (3, 2, 2))
+    laws = [replace(SAMPLED, seed=seed, temperature=0.5 * seed, logprobs=num_top) for seed in range(3)]
+    asked = [plain(law, row) for row, law in enumerate(laws)]
+    drawing = drawing_of(first_RV, asked)
+    assert drawing.roots is drawing
+    following = drawing.follow(second_RV.to(DEVICE), np.array([2, 0]))
+    tokens = [[drawing.collect(place) for place in range(3)]]
+    last = following.follow(third_RV.to(DEVICE), np.array([1, 0]))
+    assert following.tokens_B.tolist() == [tokens_of(following.collect(place))[0] for place in range(2)]
+    tokens += [[each.collect(place) for place in range(2)] for each in (following, last)]
+    for step, (logits_RV, places) in enumerate(((first_RV, [0, 1, 2]), (second_RV, [2, 0]), (third_RV, [0, 2]))):
+        for row, place in enumerate(places):
+            request = plain(laws[place]).request
+            request.extend(np.full(step, 9, np.int32))
+            law, position = law_of(laws[place]), request.num_tokens
+            alone = Asked(request, law, row, 1, root_only(0), None, 0, request.prompt[:0], 0, position)
+            expected, drawn = HostSampler().launch(logits_RV, [alone]).collect(0), tokens[step][row]
+            assert tokens_of(drawn) == tokens_of(expected)
+            check_same_logprobs(drawn.logprobs or [], expected.logprobs or [])
+            assert (drawn.logprobs is None) == (num_top is None)
+
+
+def test_trees_and_what_the_host_draws_are_followed_by_nothing() -> None:
+    logits_RV = torch.randn(16, VOCAB_SIZE, generator=torch.Generator().manual_seed(8))
+    tree = random_tree(np.random.default_rng(3), VOCAB_SIZE, 14)
+    assert drawing_of(logits_RV, [plain(SAMPLED, 0), plain(SAMPLED, 1, tree)]).roots is None
+    assert drawing_of(logits_RV, [plain(SAMPLED, 0), plain(SAMPLED, 1, DRAWN)]).roots is None
+    assert HostSampler().launch(logits_RV, [plain(SAMPLED, 0)]).roots is None
 
 
 def test_the_likeliest_tokens_of_any_rows_are_found() -> None:

@@ -1,0 +1,1 @@
+"""Steps that are launched before it is known what the step before them has drawn."""
