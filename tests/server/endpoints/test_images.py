@@ -267,6 +267,7 @@ def check_a_death(seeing: Seeing) -> None:
             os.kill(seeing.server.get("/health").json()["worker_pid"], signal.SIGKILL)
             killed = True
     wait_until(lambda: seeing.server.get("/health").json()["restarts"] == restarts + 1)
+    seeing.server.wait_for("ready")  # the reply may have been written before the worker died
     assert said == plain
 
 
