@@ -75,7 +75,8 @@ async def measure_late_prompt(
     end = late.sent + first
     gaps = split_gaps((call.times for call in loop.calls), late.sent, end)
     events = [event for call in loop.calls for event in zip(call.times, call.lengths, strict=True)]
-    rates = rate_between(events, min(events)[0], late.sent), rate_between(events, late.sent, end)
+    began = min(time for time, _ in events)
+    rates = rate_between(events, began, late.sent), rate_between(events, late.sent, end)
     return LatePrompt(first, short.time_to_first_token, *gaps, *rates)
 
 

@@ -93,18 +93,8 @@ def late_prompt_table(rows: Sequence[tuple[str, int, int, Sequence[LatePrompt]]]
         first = _quantiles([one.time_to_first_token for one in found], (0.5, 1.0))
         shorts = [one.short_time_to_first_token for one in found if one.short_time_to_first_token is not None]
         gaps = (_quantiles(before, GAP_QUANTILES), _quantiles(during, GAP_QUANTILES))
-        usual, kept = (mean(getattr(one, name) for one in found) for name in ("rate_before", "rate_during"))
-        cells.append(
-            (
-                label,
-                str(streams),
-                str(prompt_tokens),
-                first,
-                _quantiles(shorts, (0.5, 1.0)),
-                *gaps,
-                f"{kept / usual:.2f}",
-            )
-        )
+        kept = f"{mean(one.rate_during for one in found) / mean(one.rate_before for one in found):.2f}"
+        cells.append((label, str(streams), str(prompt_tokens), first, _quantiles(shorts, (0.5, 1.0)), *gaps, kept))
     return Table(head, cells)
 
 

@@ -35,8 +35,9 @@ def no_clock_decides() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepTally, "host_step", counted)
+        clock = SimpleNamespace(perf_counter=count(0.0, DRAFTED).__next__)
         for module in (rounds, block_drafting):
-            patch.setattr(module, "time", SimpleNamespace(perf_counter=map(DRAFTED.__mul__, count()).__next__))
+            patch.setattr(module, "time", clock)
         patch.setattr(step_costs, "harvest_seconds", lambda *_: HARVEST)
         yield
 

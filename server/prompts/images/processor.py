@@ -27,11 +27,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("gander.prompts")
 CONFIG_FILE = "config.json"
 DIGEST_BYTES = 16
-TILES = (
-    "do_image_splitting",
-    "crop_to_patches",
-    "do_pan_and_scan",
-)  # options of processors that look at a large picture's parts, too
+# Options of processors that look at a large picture's parts, too.
+TILES = ("do_image_splitting", "crop_to_patches", "do_pan_and_scan")
 UNREAD = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "text_replacement_offsets"})
 
 
