@@ -25,7 +25,8 @@ class EngineConfig:
     """Everything the engine needs to start.
 
     model: a hub name, a folder, a GGUF file, or "gosling" for the bundled model. gguf_file: which GGUF file of a folder
-        or hub model.
+        or hub model. mmproj: the GGUF file of the tower and projector with which that of the model sees; None takes
+        the one beside it, if any.
     kv_dtype: of the keys and values in the cache; "auto" takes that of the model's activations.
     weights: "int8" rounds the weights of linear layers to one byte each; "int4" rounds them, the head and the embedding
         to 4 and 6 bits in groups; "auto" leaves them in `dtype`, or as a file has packed them.
@@ -58,6 +59,7 @@ class EngineConfig:
 
     model: str = BUNDLED_MODEL
     gguf_file: str | None = None
+    mmproj: str | None = None
     device: str = "auto"
     dtype: Dtype = "auto"
     kv_dtype: KvDtype = "auto"

@@ -32,6 +32,10 @@ NAMES = {"mistral": "llama", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3
     "gpt_oss": "gpt-oss",
     "lfm2_moe": "lfm2moe",
     "qwen3_next": "qwen3next",
+    "qwen2_vl_text": "qwen2vl",
+    "qwen2_5_vl_text": "qwen2vl",
+    "qwen3_vl_text": "qwen3vl",
+    "qwen3_vl_moe_text": "qwen3vlmoe",
     "qwen3_5_text": "qwen35",
     "qwen3_5_moe_text": "qwen35moe",
     "granitemoehybrid": "granitehybrid",
@@ -47,7 +51,7 @@ class Encoding(NamedTuple):
     encode: Callable[[np.ndarray], np.ndarray]
 
 
-def _encoding(name: str) -> Encoding:
+def encoding_of(name: str) -> Encoding:
     number = gguf.GGMLQuantizationType[name]
     return Encoding(number, gguf.GGML_QUANT_SIZES[number][0], lambda numbers: quantize(numbers, number))
 
@@ -59,22 +63,24 @@ def write_gguf(
     metadata: dict[str, Any] | None = None,
     others: dict[str, str] | None = None,
     more: dict[str, np.ndarray] | None = None,
+    tokenizer: Callable[[gguf.GGUFWriter, int], None] | None = None,
 ) -> Path:
     """kind: of the matrices whose rows are whole blocks of it, by gguf's name, or one that gguf does not know.
     metadata: further keys. others: kinds of some tensors, by what comes after the layer's number. more: further
-    tensors. Skips the test where transformers is too old for a file's tokenizer."""
+    tensors. tokenizer: adds another one than the usual. Skips the test where transformers is too old for a tokenizer of
+    a file."""
     if Version(transformers.__version__) < Version("5.19"):
         pytest.skip("a GGUF file's tokenizer needs transformers>=5.19")
     config = model.config
     architecture = NAMES.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
     _describe(writer, config, architecture)
-    _add_tokenizer(writer, config.vocab_size)
+    (tokenizer or _add_tokenizer)(writer, config.vocab_size)
     for key, value in (metadata or {}).items():
         writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for name, numbers in (tensors_of(model, architecture) | (more or {})).items():
         own = (others or {}).get(name.split(".", 2)[-1], kind)
-        encoding = _encoding(own) if isinstance(own, str) else own
+        encoding = encoding_of(own) if isinstance(own, str) else own
         is_matrix = numbers.ndim > 1 and "weight" in name and "_norm." not in name
         if is_matrix and own != "F32" and numbers.shape[-1] % encoding.values == 0:
             writer.add_tensor(name, encoding.encode(numbers), raw_dtype=encoding.number)  # type: ignore[arg-type]
@@ -153,6 +159,8 @@ def _describe(writer: gguf.GGUFWriter, config: Any, architecture: str) -> None:
     rope = rope.get("full_attention", rope)
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    if "mrope_section" in rope:
+        writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
     if rope.get("rope_type") == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])

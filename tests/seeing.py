@@ -93,10 +93,11 @@ def picture(seed: int = 0, width: int = 40, height: int = 31) -> Image.Image:
 
 
 def tokenizer(kind: str) -> PreTrainedTokenizerFast:
-    """A token for each byte, and the names that processors of all families want, or Gemma's its own."""
+    """A token for each byte, one for two zeros, and the names that processors of all families want, or Gemma's its
+    own."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {name: number for number, name in enumerate(["<pad>", "<s>", "</s>", *letters])}
-    bare = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    vocabulary = {name: number for number, name in enumerate(["<pad>", "<s>", "</s>", *letters, "ĀĀ"])}
+    bare = Tokenizer(models.BPE(vocab=vocabulary, merges=[("Ā", "Ā")]))  # files of some formats cannot have none
     bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bare.decoder = decoders.ByteLevel()
     usual = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}

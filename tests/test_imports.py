@@ -54,7 +54,8 @@ DECODING = {
     """,
     "model": """
         blueprint refusal files/gguf_file files/gguf_metadata files/gguf_hybrids files/gguf_config files/gguf_tokenizer
-        files/hub_cache files/gguf_place checkpoint weights
+        files/hub_cache files/gguf_place vision/families
+        vision/tower_metadata vision/projectors vision/projector_files checkpoint weights
         device/runner memory replacing/replacer replacing/row_safe
         state/sites state/rule_rows state/walk state/convolution state/state_seam
         kept/measurements seam probe self_test kept/earlier_test threads linear/exact linear/packed device/row_exact
@@ -65,7 +66,7 @@ DECODING = {
         layers/form layers/mlp layers/cpu_layer layers/cpu_parts features layers/stack
         layers/device_layer layers/device_parts
         vision/deepstack step_forward replacing/rules replacing/preparation shared_parts
-        vision/families vision/tower vision/seen
+        vision/projector_tensors vision/tower vision/seen
         device/capture device/exact_cost device/static_forward device/graph_runner device/exactness target_model timing
         parallel/ring parallel/collectives parallel/shards parallel/follower parallel/leader
     """,

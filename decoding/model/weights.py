@@ -63,13 +63,18 @@ def load_weights(
         raise ConfigError(f"its weights do not fit its config.json: {listed(misfits)}")
     if found["missing_keys"]:
         raise ConfigError(f"its weights lack {listed(found['missing_keys'])}")
+    place_own_rotary(model)
+    model.to(device)
+    check_numbers(model)
+    return model
+
+
+def place_own_rotary(model: PreTrainedModel) -> None:
+    """Give a text model whose type transformers has within others alone the rotary embeddings of that type."""
     if (kind := getattr(model.config, "rotary_of", None)) in OWN_ROTARIES:
         module, name = OWN_ROTARIES[kind]
         rotary = _of_text_too(getattr(import_module(f"transformers.models.{module}"), name))
         model.get_decoder().rotary_emb = rotary(model.config)
-    model.to(device)
-    check_numbers(model)
-    return model
 
 
 def _of_text_too(kind: type[nn.Module]) -> Any:

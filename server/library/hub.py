@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 from decoding.errors import ConfigError, in_one_line
-from decoding.model.files.hub_cache import HubName, choose_gguf, hub_name
+from decoding.model.files.hub_cache import HubName, choose_gguf, choose_projector, hub_name
 
 HUB_SECONDS = 8.0  # that the hub may take for an answer
 SAFETENSORS = "*.safetensors"
@@ -91,7 +91,7 @@ def needed_files(files: Sequence[str], name: HubName) -> tuple[str, ...]:
     """Which of a repository's files a model needs. Raises ConfigError where it has none that can be served."""
     gguf = choose_gguf(files, name)
     if gguf:
-        return gguf
+        return (*_projector(files, gguf[0]), *gguf)  # this comes first: with its own file a model counts as installed
     top = [file for file in files if "/" not in file]
     weights = [file for file in top if fnmatch(file, FEWER)] or [file for file in top if fnmatch(file, SAFETENSORS)]
     if not weights or "config.json" not in top:
@@ -100,3 +100,12 @@ def needed_files(files: Sequence[str], name: HubName) -> tuple[str, ...]:
             advice = "its weights are pickles, which run code as they are read, and it has no safetensors"
         raise ConfigError(f"{name.repo} cannot be served: {advice}")
     return (*(file for file in top if any(fnmatch(file, pattern) for pattern in SMALL)), *weights)
+
+
+def _projector(files: Sequence[str], gguf: str) -> tuple[str, ...]:
+    """The file with which the model sees; none where it cannot be told which that is."""
+    try:
+        projector = choose_projector(files, gguf)
+    except ConfigError:
+        return ()
+    return () if projector is None else (projector,)

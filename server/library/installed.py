@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from decoding.errors import ConfigError, listed
 from decoding.model.files.gguf_file import read_gguf, text_of
+from decoding.model.files.gguf_place import projector_of
 from decoding.model.files.hub_cache import (
     USUAL,
     HubName,
@@ -106,6 +108,9 @@ def details(text: str, revision: str | None = None) -> Mapping[str, Any]:
         file = read_gguf(model.paths)
         architecture = text_of(file.metadata, "general.architecture")
         said |= {"architecture": architecture, "quantization": model.name.quantization}
+        with suppress(ConfigError):  # it cannot be told which
+            projector = projector_of(model.paths, None)
+            said |= {} if projector is None else {"projector": projector.name}
         said["parameters"] = sum(prod(tensor.shape) for tensor in file.tensors.values())
         keys = {"context_length": f"{architecture}.context_length", "license": "general.license"}
         said |= {name: file.metadata[key] for name, key in keys.items() if key in file.metadata}

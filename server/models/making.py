@@ -65,7 +65,7 @@ def _made(
 def _check(settings: ServerSettings, place: str) -> None:
     """place: what a sentence about the model begins with."""
     try:
-        check_model(settings.model, settings.revision, gguf_file=settings.gguf_file)
+        check_model(settings.model, settings.revision, gguf_file=settings.gguf_file, mmproj=settings.mmproj)
         if settings.draft_model not in NO_NAMES:
             check_model(settings.draft_model, None, has_tokenizer=False)
         if settings.draft_head is not None:

@@ -6,12 +6,13 @@ An estimate to choose by, which imports no torch: once a model is loaded its wor
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import decoding
 from decoding.config import BUNDLED_MODEL, NO_NAMES
 from decoding.errors import ConfigError
-from decoding.model.files.gguf_place import gguf_paths
+from decoding.model.files.gguf_place import gguf_paths, projector_of
 from server.config import ServerSettings
 from server.prompts.model_check import WEIGHTS
 from server.settings.memory import amount_of
@@ -26,11 +27,21 @@ def needed_bytes(settings: ServerSettings) -> int:
         sources.append((settings.draft_head, None))
     try:
         files = {path for name, file in sources for path in _weight_files(name, file, settings.revision)}
+        files |= set(_projector_files(settings))
         num_bytes = sum(path.stat().st_size for path in files)
     except (ConfigError, OSError):  # whoever loads it tells
         return 0
     cache = 0.0 if settings.kv_memory is None else amount_of(settings.kv_memory)
     return num_bytes + int(cache if cache > 1 else 0)
+
+
+def _projector_files(settings: ServerSettings) -> Iterator[Path]:
+    """What a GGUF model that is here sees with."""
+    if settings.images and (settings.gguf_file is None or Path(settings.model).exists()):
+        paths = gguf_paths(settings.model, settings.gguf_file, settings.revision)
+        with suppress(ConfigError):  # it is served without
+            projector = projector_of(paths, settings.mmproj) if paths else None
+            yield from () if projector is None else (projector,)
 
 
 def _weight_files(name: str, gguf_file: str | None, revision: str | None) -> Iterator[Path]:

@@ -20,7 +20,7 @@ LOG = logging.getLogger("gander.service")
 
 def load_prompts(settings: ServerSettings) -> tuple[ChatTemplate | None, Tokenizer]:
     """The model's chat template and its tokenizer. Blocks. Raises ConfigError with a sentence that names the model."""
-    files = ModelFiles(settings.model, settings.revision, settings.gguf_file)
+    files = ModelFiles(settings.model, settings.revision, settings.gguf_file, settings.mmproj)
     with _refusing("chat template", settings):
         template = load_chat_template(files, settings)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from decoding.config import BUNDLED_MODEL
 from decoding.errors import ConfigError
 from decoding.model.files.gguf_place import gguf_paths, small_files
 from decoding.model.files.hub_cache import HubName, choose_gguf, hub_name
+from decoding.model.vision.projector_files import sight_of
 from server.library.hub import HubUnreachable, NotOnHub, ask_hub
 
 LOG = logging.getLogger("gander.model")
@@ -32,10 +33,17 @@ LACKS = (
 )
 
 
-def check_model(name: str, revision: str | None, has_tokenizer: bool = True, gguf_file: str | None = None) -> None:
+def check_model(
+    name: str,
+    revision: str | None,
+    has_tokenizer: bool = True,
+    gguf_file: str | None = None,
+    mmproj: str | None = None,
+) -> None:
     """Raises ConfigError where there is no such model, or where it lacks a file. has_tokenizer: whether it needs a
-    tokenizer of its own. gguf_file: which file of the model. Blocks; asks the hub for a model that is no folder, and
-    has everything that loads it later use the hub's cache alone where the hub cannot be reached."""
+    tokenizer of its own. gguf_file: which file of the model. mmproj: the file of the projector that it is to see with.
+    Blocks; asks the hub for a model that is no folder, and has everything that loads it later use the hub's cache alone
+    where the hub cannot be reached."""
     path = Path(name)
     if name == BUNDLED_MODEL:
         return
@@ -43,7 +51,7 @@ def check_model(name: str, revision: str | None, has_tokenizer: bool = True, ggu
         if path.exists():
             gguf = gguf_paths(name, gguf_file, revision)
             if gguf:
-                small_files(gguf)
+                _check_gguf(gguf, mmproj)
             elif path.is_dir():
                 _require_files([each.name for each in path.iterdir()], f"the folder {name}", has_tokenizer)
             else:
@@ -54,11 +62,17 @@ def check_model(name: str, revision: str | None, has_tokenizer: bool = True, ggu
         elif name.startswith(PATHS) or hub_name(name) is None:
             raise ConfigError(f"there is no folder {name}, and that is no name on the hub, such as org/model")
         elif gguf_file is None and (gguf := gguf_paths(name, None, revision)):
-            small_files(gguf)
+            _check_gguf(gguf, mmproj)
         else:
             _check_on_hub(name, revision, has_tokenizer, gguf_file)
     except OSError as error:
         raise ConfigError(f"the model {name} cannot be read: {error.strerror or error}") from error
+
+
+def _check_gguf(paths: Sequence[Path], mmproj: str | None) -> None:
+    small_files(paths)
+    if mmproj is not None:
+        sight_of(paths, mmproj)
 
 
 def _require_files(files: Collection[str], what: str, has_tokenizer: bool) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import decoding
 from decoding.config import BUNDLED_MODEL
 from decoding.model.files.gguf_place import gguf_paths, small_files
+from decoding.model.vision.projector_files import sight_of
 from server.prompts.model_check import is_offline
 
 
@@ -17,14 +18,21 @@ class ModelFiles:
     model: str
     revision: str | None
     gguf_file: str | None = None
+    mmproj: str | None = None
+
+    @property
+    def place(self) -> str:
+        """The folder of the small files, or the name of the model on the hub: of a GGUF file those made of it, and of
+        the projector with which it sees. Blocks: may download. Raises ConfigError."""
+        gguf = gguf_paths(self.model, self.gguf_file, self.revision)
+        return str(sight_of(gguf, self.mmproj).folder or small_files(gguf)) if gguf else self.model
 
     def find(self, name: str) -> Path | None:
         """The file's path, None if the model lacks it. Blocks: may download."""
         if self.model == BUNDLED_MODEL:
             path = Path(decoding.__file__).parent / BUNDLED_MODEL / name
             return path if path.exists() else None
-        gguf = gguf_paths(self.model, self.gguf_file, self.revision)
-        folder = small_files(gguf) if gguf else Path(self.model)
+        folder = Path(self.place)
         if folder.is_dir():
             return folder / name if (folder / name).exists() else None
         from huggingface_hub import hf_hub_download

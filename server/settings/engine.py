@@ -24,6 +24,10 @@ class EngineSettings(BaseModel):
     gguf_file: str | None = Field(
         default=ENGINE.gguf_file, description="Which GGUF file of a folder or hub model; of a split one the first part"
     )
+    mmproj: str | None = Field(
+        default=ENGINE.mmproj,
+        description="GGUF file of the tower and projector with which a GGUF model sees; by default the one beside it",
+    )
     revision: str | None = Field(default=ENGINE.revision, description="Branch, tag or commit of a hub model")
     trust_remote_code: bool = Field(
         default=ENGINE.trust_remote_code, description="Allow a model to bring its own Python code"

@@ -20,9 +20,11 @@ from decoding.model.files.gguf_metadata import (
     Fields,
     Metadata,
     rope_of,
+    sections_of,
     shown,
 )
 
+CLIP = "clip"  # the architecture of a projector's file, whatever its tower is
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 # Tensors that become part of the configuration.
 IN_CONFIG = frozenset((ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS))
@@ -63,6 +65,8 @@ class Architecture:
 def architecture_of(file: GgufFile) -> Architecture:
     """Raises ConfigError with the architecture's name where it is not served."""
     found = ARCHITECTURES.get(file.architecture)
+    if file.architecture == CLIP:
+        raise ConfigError("it is the projector (mmproj) of a model: give the model's file, and this one by --mmproj")
     if found is None:
         served = ", ".join(ARCHITECTURES)
         raise ConfigError(f"its architecture is {file.architecture!r}; those that are served are {served}")
@@ -156,6 +160,15 @@ def _qwen3moe(metadata: Metadata) -> Fields:
     return _experts(metadata) | {"norm_topk_prob": True}
 
 
+def _qwen2vl(metadata: Metadata) -> Fields:
+    head_dim = metadata.count("attention.key_length", _width_of_heads(metadata))
+    return {"rope_parameters": rope_of(metadata, head_dim) | sections_of(metadata, head_dim)}
+
+
+def _qwen3vlmoe(metadata: Metadata) -> Fields:
+    return _experts(metadata) | _qwen2vl(metadata)
+
+
 def _mixtral(metadata: Metadata) -> Fields:
     return {
         "num_local_experts": metadata.count("expert_count"),
@@ -164,9 +177,14 @@ def _mixtral(metadata: Metadata) -> Fields:
     }
 
 
+def _width_of_heads(metadata: Metadata) -> int:
+    """Where the file does not say another one."""
+    return metadata.count("embedding_length") // metadata.count("attention.head_count")
+
+
 def _gemma_scale(metadata: Metadata, largest: int) -> int:
     """What transformers calls query_pre_attn_scalar: the width of a head, except in the largest model."""
-    heads = metadata.count("embedding_length") // metadata.count("attention.head_count")
+    heads = _width_of_heads(metadata)
     return heads if metadata.count("block_count") == largest else metadata.count("attention.key_length", heads)
 
 
@@ -230,6 +248,9 @@ ARCHITECTURES = {  # by the file's name for them
     "qwen3": Architecture("qwen3"),
     "qwen2moe": Architecture("qwen2_moe", _qwen2moe),
     "qwen3moe": Architecture("qwen3_moe", _qwen3moe),
+    "qwen2vl": Architecture("qwen2_vl_text", _qwen2vl),  # of Qwen2.5-VL, too
+    "qwen3vl": Architecture("qwen3_vl_text", _qwen2vl),
+    "qwen3vlmoe": Architecture("qwen3_vl_moe_text", _qwen3vlmoe),
     "gemma2": Architecture("gemma2", _gemma2, norm_offset=1.0),
     "gemma3": Architecture("gemma3_text", _gemma3, norm_offset=1.0),
     "phi3": Architecture("phi3", _phi3),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from decoding.errors import ConfigError
-from decoding.model.files.gguf_metadata import Fields, Metadata, rope_of
+from decoding.model.files.gguf_metadata import Fields, Metadata, rope_of, sections_of
 
 ATTENDS = "attn_q.weight"
 
@@ -44,6 +44,7 @@ def qwen35(metadata: Metadata) -> Fields:
     num_heads, width = _heads(metadata)
     num_turned = metadata.count("rope.dimension_count")
     head_dim = metadata.count("attention.key_length")
+    sections = sections_of(metadata, num_turned)
     return {
         "layer_types": _kinds(metadata, {"ssm_a": "linear_attention", ATTENDS: "full_attention"}),
         "linear_conv_kernel_dim": metadata.count("ssm.conv_kernel"),
@@ -52,7 +53,7 @@ def qwen35(metadata: Metadata) -> Fields:
         "linear_num_value_heads": num_heads,
         "linear_value_head_dim": width,
         # Told even where all is turned: without it transformers turns a quarter.
-        "rope_parameters": rope_of(metadata, head_dim) | {"partial_rotary_factor": num_turned / head_dim},
+        "rope_parameters": rope_of(metadata, head_dim) | sections | {"partial_rotary_factor": num_turned / head_dim},
     }
 
 

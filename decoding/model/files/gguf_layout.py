@@ -49,7 +49,7 @@ def layout_of(name: str, num_rows: int, architecture: Architecture, config: Any)
     turned = TURNED.fullmatch(name)
     if turned is not None and architecture.permutes:
         num_heads = config.num_key_value_heads if turned[1] == "k" else config.num_attention_heads
-        return Layout(rows=_turned_rows(name, num_rows, num_heads))
+        return Layout(rows=turned_rows(name, num_rows, num_heads))
     if DECAY.fullmatch(name):
         return Layout(rows=_tiled(config, 1) if _is_tiled(architecture) else None, number=_log_of_negative)
     if architecture.norm_offset and name.endswith("norm.weight") and not name.endswith("ssm_norm.weight"):
@@ -98,8 +98,8 @@ def _tiled(config: Any, width: int) -> Rows:
     return rows
 
 
-def _turned_rows(name: str, num_rows: int, num_heads: int) -> Rows:
-    """A head's rows are pairs in the file and two halves here."""
+def turned_rows(name: str, num_rows: int, num_heads: int) -> Rows:
+    """The file's row for each of ours, of queries or keys: a head's rows are pairs in the file and two halves here."""
     if num_rows % (2 * num_heads):
         raise ConfigError(f"tensor {name!r} has {num_rows} rows, which are no pairs of {num_heads} heads")
     rows: Rows = np.arange(num_rows).reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(-1)

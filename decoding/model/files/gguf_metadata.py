@@ -125,6 +125,19 @@ def rope_of(metadata: Metadata, head_dim: int) -> Fields:
     return rope
 
 
+def sections_of(metadata: Metadata, num_turned: int) -> Fields:
+    """How many of a head's pairs turn by a token's position in time, height and width (M-RoPE, arXiv 2409.12191), where
+    the file says so. num_turned: numbers of a head that turn. Raises ConfigError where they are not these."""
+    key = f"{metadata.file.architecture}.rope.dimension_sections"
+    value = metadata.file.metadata.get(key)
+    if value is None:
+        return {}
+    sections = value[:3].tolist() if isinstance(value, np.ndarray) else []
+    if any(type(each) is not int or each < 0 for each in sections) or 2 * sum(sections) != num_turned:
+        raise ConfigError(f"{key} is {shown(value)}, whose first three must add up to {num_turned // 2}, half a head")
+    return {"mrope_section": sections}
+
+
 def shown(value: Any) -> str:
     if isinstance(value, np.ndarray | Strings):
         return f"a list of {len(value)}"

@@ -197,7 +197,7 @@ def _picked(parts: Sequence[GgufTensor], rows: Rows) -> NDArray[np.uint8]:
 
 def _numbers(file: GgufFile, parts: Sequence[GgufTensor], shape: Shape, layout: Layout) -> Callable[[], torch.Tensor]:
     def read() -> torch.Tensor:
-        found = [_unpacked(file, part) for part in parts]
+        found = [unpacked(file, part) for part in parts]
         numbers = (found[0] if len(found) == 1 else torch.cat(found)).reshape(shape)
         if layout.rows is not None:
             numbers = numbers[torch.from_numpy(layout.rows)]
@@ -208,7 +208,8 @@ def _numbers(file: GgufFile, parts: Sequence[GgufTensor], shape: Shape, layout: 
     return read
 
 
-def _unpacked(file: GgufFile, tensor: GgufTensor) -> torch.Tensor:
+def unpacked(file: GgufFile, tensor: GgufTensor) -> torch.Tensor:
+    """A tensor's numbers, in its shape: as they are, or float32 where they are packed."""
     if tensor.kind.is_float:
         return torch.from_numpy(np.array(tensor.rows)).view(getattr(torch, tensor.kind.dtype)).reshape(tensor.shape)
     return _read_later(file, [tensor], tensor.shape, tensor.name, Layout()).dense(torch.float32)

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -22,15 +22,17 @@ from pathlib import Path
 from decoding.errors import ConfigError, listed
 from decoding.kernels.cache import base_folder
 from decoding.model.files.gguf_config import config_of, token_ids
-from decoding.model.files.gguf_file import MAGIC, SUFFIX, part_names, read_gguf
+from decoding.model.files.gguf_file import MAGIC, SUFFIX, GgufFile, part_names, read_gguf
 from decoding.model.files.gguf_tokenizer import tokenizer_config, tokenizer_text
-from decoding.model.files.hub_cache import cached_gguf, hub_name
+from decoding.model.files.hub_cache import cached_gguf, choose_projector, hub_name, is_projector
 
 logger = logging.getLogger(__name__)
+TextsOf = Callable[..., dict[str, str]]  # of files' metadata, the texts of small files by their names
 
-FORMAT = 2  # of the folder; another one is made where this file makes others
+FORMAT = 3  # of the folder; another one is made where this file makes others
 FOLDER_NAME = re.compile(r"gguf-[0-9a-f]{16}(\.\w+\.part)?")
 NUM_KEPT = 8  # the folders used last stay
+SNAPSHOTS = "snapshots"  # in the hub's cache, the folder that a repository's files at a commit are below
 NAMED = 6  # the most files that a sentence names
 
 
@@ -68,7 +70,7 @@ def _begins_as_gguf(path: Path) -> bool:
 def chosen(names: Sequence[str], what: str) -> str | None:
     """The one GGUF file among these; None where there is none, or config.json says that the model is in other files.
     Raises ConfigError, naming them, where there are several."""
-    files = sorted(name for name in names if name.endswith(SUFFIX))
+    files = sorted(name for name in names if name.endswith(SUFFIX) and not is_projector(name))
     firsts = [name for name in files if part_names(name)[0] == name]
     if not files or ("config.json" in names and any(name.endswith((".safetensors", ".bin")) for name in names)):
         return None
@@ -90,38 +92,66 @@ def _parts(path: Path) -> tuple[Path, ...]:
     return parts
 
 
+def projector_of(paths: Sequence[Path], named: str | None) -> Path | None:
+    """The projector's file that belongs to a model's: the one that is named, or else the only one beside it; None where
+    there is none. Raises ConfigError where the one that is named is not there, or several are beside it."""
+    if named is not None:
+        path = Path(named).expanduser()
+        if not path.is_file():
+            raise ConfigError(f"--mmproj names {named}, which is no file")
+        return path
+    beside = paths[0].parent
+    top = beside.parent if beside.parent.parent.name == SNAPSHOTS else beside  # of a repository in the hub's cache
+    files = [path.relative_to(top).as_posix() for folder in {beside, top} for path in folder.iterdir()]
+    found = choose_projector(files, paths[0].relative_to(top).as_posix())
+    return None if found is None else top / found
+
+
 def small_files(paths: Sequence[Path]) -> Path:
     """The folder of small files, made where it is not there yet. Raises ConfigError with a sentence that names the
     file."""
-    stamps = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
-    folder = _made(stamps)
+    return folder_of_texts((tuple(paths),), _small_texts)
+
+
+def folder_of_texts(files: tuple[tuple[Path, ...], ...], texts_of: TextsOf) -> Path:
+    """The folder of what `texts_of` makes of files, of each all its parts, made where it is not there yet. Raises
+    ConfigError with a sentence that names the last of them."""
+    stamps = tuple(
+        tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths) for paths in files
+    )
+    folder = _made(stamps, texts_of)
     if not folder.is_dir():  # another process, which read other files, has removed it
         _made.cache_clear()
-        folder = _made(stamps)
+        folder = _made(stamps, texts_of)
     return folder
 
 
 @cache
-def _made(stamps: tuple[tuple[str, int, int], ...]) -> Path:
+def _made(stamps: tuple[tuple[tuple[str, int, int], ...], ...], texts_of: TextsOf) -> Path:
     """One folder for each state of the files: in one process they are read once."""
-    paths = [Path(name) for name, _, _ in stamps]
+    paths = [[Path(name) for name, _, _ in each] for each in stamps]
     try:
-        file = read_gguf(paths)
-        text = f"{FORMAT} {version('transformers')} {version('tokenizers')} {file.header_hash}"
+        files = [read_gguf(each) for each in paths]
+        hashes = " ".join(file.header_hash for file in files)
+        text = f"{FORMAT} {version('transformers')} {version('tokenizers')} {hashes}"
         name = f"gguf-{sha256(text.encode()).hexdigest()[:16]}"
         kept = _kept_folder(name)
         if kept is not None and kept.is_dir() and not kept.is_symlink():
             os.utime(kept)
             return kept
-        texts = {
-            "config.json": json.dumps(config_of(file)),
-            "generation_config.json": json.dumps(token_ids(file)),
-            "tokenizer_config.json": json.dumps(tokenizer_config(file), ensure_ascii=False),
-            "tokenizer.json": tokenizer_text(file),
-        }
+        texts = texts_of(*files)
     except ConfigError as error:
-        raise ConfigError(f"the GGUF file {paths[0].name} cannot be served: {error}") from error
+        raise ConfigError(f"the GGUF file {paths[-1][0].name} cannot be served: {error}") from error
     return _written(kept, texts)
+
+
+def _small_texts(file: GgufFile) -> dict[str, str]:
+    return {
+        "config.json": json.dumps(config_of(file)),
+        "generation_config.json": json.dumps(token_ids(file)),
+        "tokenizer_config.json": json.dumps(tokenizer_config(file), ensure_ascii=False),
+        "tokenizer.json": tokenizer_text(file),
+    }
 
 
 def _kept_folder(name: str) -> Path | None:

@@ -125,6 +125,14 @@ def _added(fields: dict[str, Any], tokens: Strings, kinds: list[int]) -> list[di
     return [added[token_id] for token_id in sorted(added)]
 
 
+def added_tokens(file: GgufFile) -> dict[str, int]:
+    """The ids of the tokens that are found in a text before it is split."""
+    tokens, kinds = _tokens(file), file.metadata.get(f"{PREFIX}token_type")
+    if not isinstance(kinds, np.ndarray) or len(kinds) != len(tokens):
+        return {}
+    return {tokens[token_id]: token_id for token_id in np.flatnonzero(np.isin(kinds, ADDED)).tolist()}
+
+
 def tokenizer_config(file: GgufFile) -> dict[str, Any]:
     """The fields of tokenizer_config.json: special tokens and chat templates."""
     tokens = _tokens(file)

@@ -19,7 +19,8 @@ USUAL = "Q4_K_M"  # where none is asked for, as others have it
 NAME = re.compile(r"(?P<repo>[\w.-]{1,96}(/[\w.-]{1,96})?)(:(?P<quantization>[\w.-]{1,96}))?", re.ASCII)
 QUANTIZATION = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q|TQ|MXFP)\d\w*|BF16|F16|FP16|F32|FP32)$", re.IGNORECASE)
 PART = re.compile(r"-\d{5}-of-\d{5}$")
-PROJECTOR = "mmproj"  # of a file for images, which are not served
+PROJECTOR = "mmproj"  # in the name of a file with a tower and its projector
+PROJECTOR_KINDS = ("F16", "BF16", "F32", "Q8_0")  # of one projector's files, the first of these is meant
 REPO = "models--"  # begins the name of a repository's folder in the cache
 NAMED = 30  # quantisations that a sentence names
 
@@ -51,13 +52,29 @@ def quantization_of(file: str) -> str:
     return stem if found is None else found[1].upper()
 
 
+def is_projector(file: str) -> bool:
+    """Whether a GGUF file has a tower and its projector, by its name."""
+    return PROJECTOR in file.rpartition("/")[2].lower()
+
+
+def choose_projector(files: Iterable[str], gguf: str) -> str | None:
+    """The projector's file that belongs to the model's, of files of one repository or folder: beside it, or else where
+    the others of the repository begin. Raises ConfigError, naming them, where there are several."""
+    own = gguf.rpartition("/")[0]
+    found = [file for file in files if file.endswith(SUFFIX) and is_projector(file)]
+    beside = [file for file in found if file.rpartition("/")[0] == own] or [file for file in found if "/" not in file]
+    if len({QUANTIZATION.sub("", file.removesuffix(SUFFIX)) for file in beside}) > 1:
+        raise ConfigError(f"several projectors (mmproj) are beside its GGUF file: {listed(sorted(beside), NAMED)}")
+    by_kind = {quantization_of(file): file for file in sorted(beside)}
+    first = next((by_kind[kind] for kind in PROJECTOR_KINDS if kind in by_kind), None)
+    return first or next(iter(by_kind.values()), None)
+
+
 def gguf_files(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The GGUF files among these by quantisation, each with all its parts, of which some may be missing. Where models
     of several names have one quantisation they have their own names; of a file that is there whole and split the whole
     one is meant."""
-    firsts = {
-        part_names(file)[0] for file in files if file.endswith(SUFFIX) and PROJECTOR not in file.rpartition("/")[2]
-    }
+    firsts = {part_names(file)[0] for file in files if file.endswith(SUFFIX) and not is_projector(file)}
     by_stem = {PART.sub("", first.removesuffix(SUFFIX)): first for first in sorted(firsts, key=len, reverse=True)}
     kinds = Counter(quantization_of(stem) for stem in by_stem)
     names = {stem: kind if kinds[kind := quantization_of(stem)] == 1 else stem for stem in by_stem}

@@ -19,7 +19,7 @@ from decoding.errors import ConfigError, listed
 from decoding.kernels.cpu.program import one_thread
 from decoding.model.experts.gates import gate_of, kernel_of
 from decoding.model.experts.separate import ExpertLayers, SeparateExperts, adopt
-from decoding.model.weights import check_numbers
+from decoding.model.weights import check_numbers, place_own_rotary
 from decoding.process.machine import cores
 from decoding.weights.linear import Embedding, Linear, held_by
 from decoding.weights.matrix import Matrix, Target
@@ -39,6 +39,7 @@ def empty_model(config: Any, dtype: torch.dtype) -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
     finally:
         hook.remove()
+    place_own_rotary(model)
     return model
 
 

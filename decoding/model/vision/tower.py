@@ -7,7 +7,9 @@ never changes, so that equal pictures have equal rows.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,18 +21,25 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from decoding.config import EngineConfig
 from decoding.core.picture import Picture, RotaryPositions, Span, rotary_positions
-from decoding.errors import ConfigError, listed
+from decoding.errors import ConfigError, ModelRefused, listed
 from decoding.model.blueprint import size_of
 from decoding.model.checkpoint import identity
+from decoding.model.files.gguf_file import GgufFile, read_gguf
 from decoding.model.files.gguf_place import gguf_paths
 from decoding.model.memory import check_weights_fit
 from decoding.model.refusal import refusing
 from decoding.model.vision.families import JOINT, LANGUAGE_PARTS, THREE_POSITIONS, image_token_id, sees, why_not
+from decoding.model.vision.projector_files import sight_of
+from decoding.model.vision.projector_tensors import tensors_by_parameter
 from decoding.model.weights import check_numbers
 
 # Shape suffixes: N rows of a picture, E width of the text model, F a row's embedding and what its layers are given.
 PASSED_ON = {"image_sizes"}  # to a tower, by LLaVA of earlier transformers, which has no name for it
 GRID = "image_grid_thw"  # of patches in time, height and width, among the inputs
+UNWANTED = "it is served with --no-images"
+REPORTING = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+Load = Callable[[Any, torch.dtype], Any]  # from a class and a dtype to a model and what transformers says of loading it
+logger = logging.getLogger(__name__)
 
 
 class Tower:
@@ -101,11 +110,14 @@ def _joined(part: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
 def load_tower(
     folder: str, config: EngineConfig, model: PreTrainedModel, num_threads: int
 ) -> tuple[Tower | None, str | None]:
-    """The tower of the model in a folder or on the hub, beside its text model, which is loaded; None with the reason, a
-    clause, where it has none that can be served. Raises ConfigError and ModelRefused where it should have one and its
-    files are broken."""
-    if gguf_paths(config.model, config.gguf_file, config.revision):
-        return None, "of GGUF files the text model alone is read"
+    """The tower of the model in a folder or on the hub, or of the projector that goes with its GGUF file, beside its
+    text model, which is loaded; None with the reason, a clause, where it has none that can be served. Raises
+    ConfigError and ModelRefused where it should have one and its files are broken."""
+    paths = gguf_paths(config.model, config.gguf_file, config.revision)
+    if paths:
+        return _beside(paths, config, model, num_threads)
+    if config.mmproj is not None:
+        raise ConfigError(f"--mmproj names the projector of a GGUF file, and {config.model!r} is none")
     origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     whole = AutoConfig.from_pretrained(folder, **origin)
     if not sees(whole):
@@ -113,29 +125,64 @@ def load_tower(
     if (reason := why_not(whole)) is not None:
         return None, reason
     if not config.images:
-        return None, "it is served with --no-images"
+        return None, UNWANTED
     if getattr(whole, "quantization_config", None) is not None:
         return None, "the towers of quantised checkpoints are not read"
     with refusing(f"the tower of {config.model!r} cannot be loaded"):
-        tower = _loaded(folder, whole, origin, model)
-    return Tower(tower.eval(), whole, model.get_input_embeddings().embedding_dim, num_threads), None
+        tower = _loaded(
+            whole, model, "config.json", lambda kind, dtype: _from_folder(kind, folder, whole, dtype, origin)
+        )
+    return _tower(tower, whole, model, num_threads), None
 
 
-def _loaded(folder: str, whole: Any, origin: dict[str, Any], model: PreTrainedModel) -> PreTrainedModel:
+def _beside(
+    paths: Sequence[Path], config: EngineConfig, model: PreTrainedModel, num_threads: int
+) -> tuple[Tower | None, str | None]:
+    """The same, of a projector's file. One that is found, and not asked for, is no fault of the model."""
+    sight = sight_of(paths, config.mmproj)
+    if sight.projector is None or sight.folder is None or not config.images:
+        return None, sight.blindness or UNWANTED
+    try:
+        with refusing(f"the projector {sight.projector.name} cannot be loaded"):
+            whole, file = AutoConfig.from_pretrained(sight.folder), read_gguf([sight.projector])
+            tower = _loaded(whole, model, "metadata", lambda kind, dtype: _from_file(kind, file, whole, dtype))
+    except (ConfigError, ModelRefused) as error:
+        if config.mmproj is not None:
+            raise
+        logger.warning("Pictures are not taken: %s.", error)
+        return None, str(error)
+    return _tower(tower, whole, model, num_threads), None
+
+
+def _tower(tower: PreTrainedModel, whole: Any, model: PreTrainedModel, num_threads: int) -> Tower:
+    return Tower(tower.eval(), whole, model.get_input_embeddings().embedding_dim, num_threads)
+
+
+def _loaded(whole: Any, model: PreTrainedModel, said: str, load: Load) -> PreTrainedModel:
+    """A tower on the model's device and in its dtype. said: what says its sizes."""
     kind = _without_text(MODEL_MAPPING[type(whole)])
     size = size_of(lambda: kind(whole))
     check_weights_fit(size * model.dtype.itemsize, model.device, size)
-    tower, found = kind.from_pretrained(
-        folder, config=whole, dtype=model.dtype, output_loading_info=True, ignore_mismatched_sizes=True, **origin
-    )
+    tower, found = load(kind, model.dtype)
     if misfits := [name for name, *_ in found["mismatched_keys"]]:
-        raise ConfigError(f"the weights of its tower do not fit its config.json: {listed(misfits)}")
+        raise ConfigError(f"the weights of its tower do not fit its {said}: {listed(misfits)}")
     if found["missing_keys"]:
         raise ConfigError(f"the weights of its tower lack {listed(sorted(found['missing_keys']))}")
     tower.to(model.device)
     check_numbers(tower)
     loaded: PreTrainedModel = tower
     return loaded
+
+
+def _from_folder(kind: Any, folder: str, whole: Any, dtype: torch.dtype, origin: dict[str, Any]) -> Any:
+    return kind.from_pretrained(folder, config=whole, dtype=dtype, **REPORTING, **origin)
+
+
+def _from_file(kind: Any, file: GgufFile, whole: Any, dtype: torch.dtype) -> Any:
+    with torch.device("meta"):
+        shapes = {name: tuple(each.shape) for name, each in kind(whole).named_parameters()}
+    weights = tensors_by_parameter(file, shapes, whole, dtype)
+    return kind.from_pretrained(None, config=whole, dtype=dtype, state_dict=weights, **REPORTING)
 
 
 def _without_text(kind: type[PreTrainedModel]) -> Any:

@@ -104,14 +104,14 @@ def _loaded(files: ModelFiles, name: str, trust_remote_code: bool) -> ImageProce
     from PIL import __version__ as pillow_version
 
     origin = {"revision": files.revision, "trust_remote_code": trust_remote_code, "local_files_only": is_offline()}
-    kind = _of_pictures(_class_of(name))
-    images: Any = transformers.AutoImageProcessor.from_pretrained(files.model, backend="pil", **origin)
-    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(files.model, **origin)
-    fields, _ = kind.get_processor_dict(files.model, **origin)
+    kind, place = _of_pictures(_class_of(name)), files.place
+    images: Any = transformers.AutoImageProcessor.from_pretrained(place, backend="pil", **origin)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(place, **origin)
+    fields, _ = kind.get_processor_dict(place, **origin)
     fields.pop("video_processor", None)
     processor = kind.from_args_and_dict([images, tokenizer], fields)
     processor = processor[0] if isinstance(processor, tuple) else processor
-    whole = transformers.AutoConfig.from_pretrained(files.model, **origin)
+    whole = transformers.AutoConfig.from_pretrained(place, **origin)
     row_token_id: int = whole.image_token_id
     parts = [images.to_json_string(), str(fields), transformers.__version__, pillow_version]
     identity = blake2b("\n".join(parts).encode(), digest_size=DIGEST_BYTES).digest()

@@ -16,8 +16,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from decoding.errors import ConfigError
-from decoding.model.files.gguf_place import gguf_paths
-from decoding.model.files.hub_cache import HubName, choose_gguf, hub_name, quantization_of
+from decoding.model.files.gguf_place import gguf_paths, projector_of
+from decoding.model.files.hub_cache import HubName, choose_gguf, choose_projector, hub_name, quantization_of
 from server.cli import app
 from server.library.commands import pull_before_serving
 from server.library.hub import HubUnreachable, NotOnHub, look_up, needed_files
@@ -98,8 +98,9 @@ def test_names_of_the_hub_may_have_a_quantisation() -> None:
 
 def test_one_quantisation_is_needed_or_safetensors_with_the_small_files() -> None:
     files = list(GGUF)
-    assert needed_files(files, HubName("r")) == ("tiny-q4_k_m.gguf",)
+    assert needed_files(files, HubName("r")) == ("mmproj-tiny-f16.gguf", "tiny-q4_k_m.gguf")
     assert needed_files(files, HubName("r", "Q8_0")) == (
+        "mmproj-tiny-f16.gguf",
         "tiny-q8_0-00001-of-00002.gguf",
         "tiny-q8_0-00002-of-00002.gguf",
     )
@@ -113,20 +114,37 @@ def test_one_quantisation_is_needed_or_safetensors_with_the_small_files() -> Non
     assert choose_gguf(["config.json", "m.safetensors", "m-q8_0.gguf"], HubName("r", "Q8_0")) == ("m-q8_0.gguf",)
 
 
+def test_a_projector_is_needed_with_each_quantisation() -> None:
+    """Of several precisions one, and none where it cannot be told which."""
+    kinds = ["m-q8_0.gguf", "mmproj-BF16.gguf", "mmproj-F16.gguf", "mmproj-F32.gguf"]
+    assert needed_files(kinds, HubName("r")) == ("mmproj-F16.gguf", "m-q8_0.gguf")
+    assert choose_projector(["big/m-q8_0.gguf", "mmproj-x.gguf"], "big/m-q8_0.gguf") == "mmproj-x.gguf"
+    assert choose_projector(["big/m.gguf", "big/m-mmproj.gguf", "mmproj.gguf"], "big/m.gguf") == "big/m-mmproj.gguf"
+    assert choose_projector(["m.gguf", "other/mmproj.gguf"], "m.gguf") is None
+    several = ["m-q8_0.gguf", "mmproj-a-f16.gguf", "mmproj-b-f16.gguf"]
+    assert needed_files(several, HubName("r")) == ("m-q8_0.gguf",)
+    with pytest.raises(
+        ConfigError, match=r"several projectors \(mmproj\) are beside .*: mmproj-a-f16.gguf, mmproj-b-f16"
+    ):
+        choose_projector(several, "m-q8_0.gguf")
+
+
 def test_a_pull_brings_what_is_needed_and_no_more(hub: LocalHub, tmp_path: Path) -> None:
     told: list[Progress] = []
     pull(look_up("org/tiny-GGUF"), told.append)
-    assert hub.fetched == [("tiny-q4_k_m.gguf", 0)]
-    assert told[-1] == Progress("tiny-q4_k_m.gguf", len(BIG), len(BIG))
+    projector, total = "mmproj-tiny-f16.gguf", len(BIG) + 1000
+    assert hub.fetched == [(projector, 0), ("tiny-q4_k_m.gguf", 0)]
+    assert told[-1] == Progress("tiny-q4_k_m.gguf", total, total)
     assert [each.done for each in told] == sorted(each.done for each in told)
     (path,) = gguf_paths("org/tiny-GGUF", None, None)
     assert path.read_bytes() == BIG
     assert gguf_paths("org/tiny-GGUF:q4_k_m", None, None) == (path,)
+    assert projector_of((path,), None) == path.with_name(projector)
     pull(look_up("org/tiny-GGUF:Q8_0"))
     assert [each.name for each in gguf_paths("org/tiny-GGUF:Q8_0", None, None)] == list(GGUF)[2:4]
     pull(look_up("org/safe"))
     fetched = len(hub.fetched)
-    assert {name for name, _ in hub.fetched[3:]} == {"config.json", "tokenizer.json", "model.safetensors"}
+    assert {name for name, _ in hub.fetched[4:]} == {"config.json", "tokenizer.json", "model.safetensors"}
     pull(look_up("org/safe"))
     assert len(hub.fetched) == fetched, "what is there is not fetched again"
     assert names() == ["org/safe", "org/tiny-GGUF:Q4_K_M", "org/tiny-GGUF:Q8_0"]
@@ -160,8 +178,8 @@ def test_a_pull_that_breaks_off_says_so_and_the_next_goes_on(hub: LocalHub) -> N
     assert not is_installed("org/tiny-GGUF")
     hub.breaks.clear()
     result = CliRunner().invoke(app, ["pull", "org/tiny-GGUF"])
-    assert (result.exit_code, result.output) == (0, "org/tiny-GGUF is here: 3.0 MB in one file.\n")
-    (_, first), (_, second) = hub.fetched
+    assert (result.exit_code, result.output) == (0, "org/tiny-GGUF is here: 3.0 MB in 2 files.\n")
+    _, (_, first), (_, second) = hub.fetched
     assert first == 0
     assert 0 < second <= 1_200_000
     assert gguf_paths("org/tiny-GGUF", None, None)[0].read_bytes() == BIG
@@ -253,7 +271,7 @@ def test_models_are_listed_shown_and_removed(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["rm", "org/tiny-GGUF:Q8_0"])
     assert result.output == "org/tiny-GGUF:Q8_0 is removed: 5.0 kB are free again.\n"
     assert names() == ["org/safe", "org/tiny-GGUF:Q4_K_M"]
-    assert remove("org/tiny-GGUF") == len(BIG)
+    assert remove("org/tiny-GGUF") == len(BIG) + len(GGUF["mmproj-tiny-f16.gguf"])
     assert names() == ["org/safe"]
     assert not (tmp_path / "cache/models--org--tiny-GGUF").exists()
 
@@ -309,7 +327,7 @@ def test_serve_asks_before_it_pulls(hub: LocalHub, monkeypatch: pytest.MonkeyPat
         pull_before_serving("org/tiny-GGUF:Q8_0", None, False, True, console)
     answer("y")
     pull_before_serving("org/tiny-GGUF:Q8_0", None, False, True, console)
-    assert asked == 2 * ["org/tiny-GGUF:Q8_0 is not here. Pull 5.0 kB from the hub?"]
+    assert asked == 2 * ["org/tiny-GGUF:Q8_0 is not here. Pull 6.0 kB from the hub?"]
     for name in ("gosling", str(tmp_path), "./nothing", "org/tiny-GGUF:Q8_0"):
         pull_before_serving(name, None, False, True, console)
     pull_before_serving("org/tiny-GGUF:Q4_K_M", None, True, True, console)
