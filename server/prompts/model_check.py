@@ -44,14 +44,14 @@ def check_model(
     tokenizer of its own. gguf_file: which file of the model. mmproj: the file of the projector that it is to see with.
     Blocks; asks the hub for a model that is no folder, and has everything that loads it later use the hub's cache alone
     where the hub cannot be reached."""
-    path = Path(name)
-    if name == BUNDLED_MODEL:
-        return
+    path, gguf = Path(name), tuple[Path, ...]()
     try:
-        if path.exists():
+        if name == BUNDLED_MODEL:
+            pass
+        elif path.exists():
             gguf = gguf_paths(name, gguf_file, revision)
             if gguf:
-                _check_gguf(gguf, mmproj)
+                small_files(gguf)
             elif path.is_dir():
                 _require_files([each.name for each in path.iterdir()], f"the folder {name}", has_tokenizer)
             else:
@@ -62,17 +62,20 @@ def check_model(
         elif name.startswith(PATHS) or hub_name(name) is None:
             raise ConfigError(f"there is no folder {name}, and that is no name on the hub, such as org/model")
         elif gguf_file is None and (gguf := gguf_paths(name, None, revision)):
-            _check_gguf(gguf, mmproj)
+            small_files(gguf)
         else:
             _check_on_hub(name, revision, has_tokenizer, gguf_file)
+        if mmproj is not None:
+            _check_projector(name, gguf, gguf_file, mmproj)
     except OSError as error:
         raise ConfigError(f"the model {name} cannot be read: {error.strerror or error}") from error
 
 
-def _check_gguf(paths: Sequence[Path], mmproj: str | None) -> None:
-    small_files(paths)
-    if mmproj is not None:
+def _check_projector(name: str, paths: Sequence[Path], gguf_file: str | None, mmproj: str) -> None:
+    if paths:
         sight_of(paths, mmproj)
+    elif gguf_file is None:  # which is not fetched yet
+        raise ConfigError(f"--mmproj names the projector of a GGUF file, and {name!r} is none")
 
 
 def _require_files(files: Collection[str], what: str, has_tokenizer: bool) -> None:

@@ -16,6 +16,8 @@ from decoding.errors import ConfigError
 from server.app import create_service
 from server.config import ServerSettings
 from server.prompts.model_check import check_model
+from tests.mmproj_files import write_language, write_mmproj
+from tests.seeing import tiny_seeing
 
 WHOLE = ("config.json", "model.safetensors", "tokenizer.json")
 ASK = """
@@ -163,3 +165,23 @@ def test_without_the_hub_the_cache_is_used(tmp_path: Path) -> None:
     (snapshot.parents[1] / "refs/main").write_text("0123")
     said, logged = ask(gone, tmp_path)
     assert (said, "is loaded from its cache" in logged) == ("1\n", True)
+
+
+def test_the_projector_of_a_gguf_model_must_be_there_and_fit(tmp_path: Path) -> None:
+    """Before anything starts, where it is asked for."""
+    own = tiny_seeing("idefics3", tmp_path / "hub")
+    path = str(write_language(tmp_path / "model.gguf", "idefics3", own))
+    projector = write_mmproj(tmp_path / "a.gguf", "idefics3", own, metadata={"clip.vision.projection_dim": 96})
+    check_model(path, None)
+    for mmproj, said in (
+        (projector, "a.gguf cannot be served: its projector gives 96 numbers for each token"),
+        (tmp_path / "b.gguf", "--mmproj names .*b.gguf, which is no file"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            check_model(path, None, mmproj=str(mmproj))
+        with pytest.raises(ConfigError, match=said):
+            create_service(ServerSettings(model=path, mmproj=str(mmproj)))
+    check_model(path, None, mmproj=str(write_mmproj(projector, "idefics3", own)))
+    for name in (str(tmp_path / "hub"), "gosling"):
+        with pytest.raises(ConfigError, match=r"--mmproj names the projector of a GGUF file, and .* is none"):
+            check_model(name, None, mmproj=str(projector))
