@@ -33,7 +33,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 from server.prompts.images.pixtral import PixtralProcessor
 from tests.models import _draw_weights
 
-QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe")
+QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 FAMILIES = ("llava", "llava_next", "idefics3", "smolvlm", "internvl", *QWEN, "gemma3", "mistral3", "pixtral")
 TILE = 28  # pixels a side
 PATCH = 14
@@ -63,15 +63,11 @@ HYBRID = {
     "linear_num_value_heads": 4,
     "full_attention_interval": 2,
 }
-EXPERTS = {
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 TEXTS: dict[str, dict[str, Any]] = {kind: {"rope_parameters": ROPE} for kind in QWEN} | {
     "qwen3_5": HYBRID,
-    "qwen3_5_moe": HYBRID | EXPERTS,
+    "qwen3_5_moe": HYBRID | EXPERTS | {"shared_expert_intermediate_size": 32},
+    "qwen3_vl_moe": {"rope_parameters": ROPE} | EXPERTS,
     "gemma3": {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         "sliding_window": 8,  # fewer than a picture's tokens
@@ -233,6 +229,7 @@ _PARTS = {
         {"intermediate_size": 48, "out_hidden_size": 64, "window_size": 56, "fullatt_block_indexes": [1]},
     ),
     "qwen3_vl": _qwen(Qwen3VLProcessor, OF_QWEN3 | {"deepstack_visual_indexes": [0, 1]}),
+    "qwen3_vl_moe": _qwen(Qwen3VLProcessor, OF_QWEN3 | {"deepstack_visual_indexes": [1]}),
     "qwen3_5": _qwen(Qwen3VLProcessor, OF_QWEN3),
     "qwen3_5_moe": _qwen(Qwen3VLProcessor, OF_QWEN3),
 }

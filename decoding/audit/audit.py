@@ -36,6 +36,7 @@ from decoding.errors import ModelRefused
 from decoding.model.blueprint import text_part
 from decoding.model.target_model import TargetModel
 from decoding.model.vision.families import PROCESSORS
+from decoding.model.vision.projectors import TYPES_IN_FILES
 
 TIME_LIMIT = 120  # seconds per type
 MEMORY_LIMIT = 6 * 2**30  # bytes per type
@@ -147,6 +148,13 @@ def _text_type(model_type: str) -> str:
     return found
 
 
+def _pictures(model_type: str) -> str:
+    """Whether they are served, and of which files."""
+    if model_type not in PROCESSORS:
+        return ""
+    return "yes, of GGUF files too" if model_type in TYPES_IN_FILES else "yes"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Audit the named types, or all; print a table and the count; return 0 if all named types passed."""
     warnings.filterwarnings("ignore")
@@ -158,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
     for result in results:
         verdict = "[green]pass[/green]" if result.passed else "[red]fail[/red]"
         reason = "" if result.passed else result.reason[:SENTENCE_LEN].replace("[", "(")
-        sees = "yes" if result.passed and result.model_type in PROCESSORS else ""
+        sees = _pictures(result.model_type) if result.passed else ""
         table.add_row(result.model_type, verdict, sees, f"{result.seconds:.1f}", reason)
     console.print(table)
     num_passed = sum(result.passed for result in results)

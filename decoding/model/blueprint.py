@@ -50,7 +50,13 @@ AGAIN_SECONDS = 0.1  # until it is told again, should the first time have been c
 _LIMITING = threading.Lock()
 
 # Types of text models that transformers has within others alone, and what they are but for their rotary embeddings.
-ALONE = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+ALONE = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
+UNSAID = {"qwen3_vl_moe_text": {"norm_topk_prob": True}}  # fields that these types have not, since it is always so
 SECTIONS = ("mrope_section", "mrope_interleaved")  # which of its numbers turn by time, height and width
 T = TypeVar("T")
 
@@ -102,7 +108,8 @@ def _alone(text_config: Any) -> Any:
     fields = text_config.to_dict() | {"rotary_of": text_config.model_type}
     rope = dict(fields["rope_parameters"] or {})
     sections = {name: rope.pop(name) for name in SECTIONS if name in rope}  # which other types would warn of
-    config = CONFIG_MAPPING[ALONE[fields.pop("model_type")]](**fields | {"rope_parameters": rope})
+    fields |= UNSAID.get(text_config.model_type, {}) | {"rope_parameters": rope}
+    config = CONFIG_MAPPING[ALONE[fields.pop("model_type")]](**fields)
     config.rope_parameters |= sections
     return config
 

@@ -30,7 +30,11 @@ OWN_ROTARIES = {
     "qwen2_vl_text": ("qwen2_vl.modeling_qwen2_vl", "Qwen2VLRotaryEmbedding"),
     "qwen2_5_vl_text": ("qwen2_5_vl.modeling_qwen2_5_vl", "Qwen2_5_VLRotaryEmbedding"),
     "qwen3_vl_text": ("qwen3_vl.modeling_qwen3_vl", "Qwen3VLTextRotaryEmbedding"),
+    "qwen3_vl_moe_text": ("qwen3_vl_moe.modeling_qwen3_vl_moe", "Qwen3VLMoeTextRotaryEmbedding"),
 }
+WRITTEN_AS = {
+    "qwen3_vl_moe_text": "qwen3_vl_moe"
+}  # types whose files have other shapes, by which transformers knows it
 
 
 def load_weights(
@@ -39,6 +43,8 @@ def load_weights(
     """Load a model from a folder or the hub, with eager attention, to `device`: directly if accelerate is installed,
     else through the host's memory. config: as `read_config` returns it. origin: revision and trust_remote_code. Raises
     ConfigError with a message that continues "model ... cannot be loaded: ", and what transformers raises."""
+    own_type, kind = config.model_type, getattr(config, "rotary_of", None)
+    config.model_type = WRITTEN_AS.get(kind, own_type)
     goes_straight = device.type != "cpu" and is_accelerate_available()
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
@@ -63,6 +69,7 @@ def load_weights(
         raise ConfigError(f"its weights do not fit its config.json: {listed(misfits)}")
     if found["missing_keys"]:
         raise ConfigError(f"its weights lack {listed(found['missing_keys'])}")
+    model.config.model_type = own_type
     place_own_rotary(model)
     model.to(device)
     check_numbers(model)

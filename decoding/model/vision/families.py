@@ -20,6 +20,7 @@ PROCESSORS = {
     "qwen2_vl": "Qwen2VLProcessor",
     "qwen2_5_vl": "Qwen2_5_VLProcessor",
     "qwen3_vl": "Qwen3VLProcessor",
+    "qwen3_vl_moe": "Qwen3VLProcessor",
     "qwen3_5": "Qwen3VLProcessor",
     "qwen3_5_moe": "Qwen3VLProcessor",
     "gemma3": "Gemma3Processor",
@@ -27,7 +28,7 @@ PROCESSORS = {
 }
 JOINT = frozenset({"gemma3"})  # whose pictures' tokens see each other in both directions
 # Whose pictures' tokens have positions in time, height and width.
-THREE_POSITIONS = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"})
+THREE_POSITIONS = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"})
 LANGUAGE_PARTS = ("language_model", "text_model")  # a model that sees has one of them beside its tower
 REASONS = {"paligemma": "all tokens of their prompts see each other in both directions"}
 

@@ -24,7 +24,7 @@ from decoding.model.vision.tower_metadata import (
 )
 
 TYPE_KEYS = ("clip.projector_type", "clip.vision.projector_type")  # the second where it hears as well
-PATCH_MERGER = "mm.patch_merger.weight"
+PATCH_MERGER, MERGED = "mm.patch_merger.weight", "mistral3"  # what a Mistral 3 has and a Pixtral has not
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def model_type_of(file: GgufFile, architecture: str) -> str:
         raise ConfigError(
             f"its projector is of type {kind!r}, for a model of architecture {wanted}, not {architecture}"
         )
-    return "mistral3" if PATCH_MERGER in file.tensors else projector.models[architecture]
+    return MERGED if PATCH_MERGER in file.tensors else projector.models[architecture]
 
 
 def seen_by(file: GgufFile, model_type: str, width: int) -> Seen:
@@ -149,3 +149,6 @@ PROJECTORS = {  # by the file's name for them
         "{% endfor %}{% endif %}[/INST]{% endif %}{% endfor %}",
     ),
 }
+TYPES_IN_FILES = frozenset({"smolvlm", MERGED}) | {
+    model for projector in PROJECTORS.values() for model in projector.models.values() if model != "llava"
+}  # transformers' types of which projectors are read, whatever their tower

@@ -30,7 +30,18 @@ from tests.pairs import CONFIG, GIVEN, finish, reply, request_of
 from tests.seeing import picture, tiny_seeing
 from tests.seeing_engines import LAWS, METHODS, Family
 
-FAMILIES = ("gemma3", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe", "pixtral", "mistral3")
+FAMILIES = (
+    "gemma3",
+    "idefics3",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "pixtral",
+    "mistral3",
+)
 IMAGES = [picture(1), picture(2, 64, 20)]
 
 
