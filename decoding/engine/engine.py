@@ -47,7 +47,7 @@ class Engine:
         self.costs, self.limits, self.room = resources.costs, resources.limits, resources.room
         self.store, self.pool, self._tops = resources.store, resources.pool, resources.tops
         self.sampler, self._runner, self.exactness = resources.sampler, resources.runner, resources.exactness
-        self.is_exact = self.model.is_exact or self.exactness.rows >= resources.limits.max_batch_rows
+        self.is_exact = self.model.is_exact or self.exactness.rows >= resources.limits.most_rows
         self.expected_bytes, self.draft_model = resources.expected_bytes, resources.draft_model
         self._drafting, self._kernels, self._grammars = resources.drafting, resources.kernels, resources.grammars
         self._keeper, self._hidden, self._worth = resources.keeper, resources.hidden, worth
@@ -95,7 +95,7 @@ class Engine:
         start_drafter: makes a drafter of the caller's own instead of the method's, for experiments.
         """
         check_request(request, self.config, self.model.vocab_size, self.room, self._hidden is not None)
-        check_pictures(request, self.model.tower, self.model.blindness, self.limits.max_batch_rows)
+        check_pictures(request, self.model.tower, self.model.blindness, self.limits.most_rows)
         self._drafting.check(request.speculation.method)
         is_open = request.id in self._scheduler or request.id in self._intake.pending
         check_queue(request.id, is_open, self._scheduler.num_open + len(self._intake.pending), self.limits)

@@ -22,7 +22,8 @@ LEAST_BATCH, MOST_BATCH = 64, 512
 class Limits:
     """max_running: sequences in a step; max_batch_rows: its rows; max_waiting: requests in the queue;
     max_step_seconds: by how much prompts may delay a step of those that decode. Of a step's rows logits are computed of
-    at most max_prompt_logits of prompts, and of max_tree_tokens in trees, roots included."""
+    at most max_prompt_logits of prompts, and of max_tree_tokens in trees, roots included. joint_len: the most tokens of
+    a prompt that are read in one step, since they see each other, beside the roots of all others that run."""
 
     max_running: int
     max_batch_rows: int
@@ -30,11 +31,17 @@ class Limits:
     max_step_seconds: float
     max_prompt_logits: int
     max_tree_tokens: int
+    joint_len: int = 0
+
+    @property
+    def most_rows(self) -> int:
+        """Of a step that has tokens which see each other, too."""
+        return max(self.max_batch_rows, self.max_running + self.joint_len)
 
     @property
     def max_logits(self) -> int:
         """The rows of a step's logits."""
-        return min(self.max_batch_rows, self.max_prompt_logits + self.max_tree_tokens)
+        return min(self.most_rows, self.max_prompt_logits + self.max_tree_tokens)
 
     @property
     def max_open(self) -> int:
@@ -42,9 +49,12 @@ class Limits:
         return self.max_running + self.max_waiting
 
 
-def limits_for(config: EngineConfig, curve: CostCurve, device_type: str, affordable_slots: int) -> Limits:
-    """As configured, but no more sequences than a step has rows for beside a block of a prompt. Raises ConfigError for
-    fewer rows than that.
+def limits_for(
+    config: EngineConfig, curve: CostCurve, device_type: str, affordable_slots: int, joint_len: int = 0
+) -> Limits:
+    """As configured, but no more sequences than a step has rows for beside a block of a prompt. joint_len: tokens of a
+    picture that the model reads in one step, which are more than its rows only where these are not configured. Raises
+    ConfigError for fewer rows than a block and one.
 
     On a CPU as many sequences as bring four fifths of the tokens a second that any number could, and as many rows
     as let a long prompt run at nearly full speed: more would only make everybody wait for longer."""
@@ -59,10 +69,14 @@ def limits_for(config: EngineConfig, curve: CostCurve, device_type: str, afforda
         max_batch_rows = max(LEAST_BATCH, max_running + BLOCK_LEN, min(by_costs, most) // BLOCK_LEN * BLOCK_LEN)
     if max_batch_rows <= BLOCK_LEN:
         raise ConfigError(f"max_batch_rows is {max_batch_rows}, it must be more than {BLOCK_LEN}")
+    if config.max_batch_rows is not None:
+        joint_len = joint_len if joint_len < max_batch_rows else 0
+        max_running = min(max_running, max_batch_rows - joint_len)
     max_running = min(max_running, max_batch_rows - BLOCK_LEN)
     prompt_logits = tree_tokens = max_batch_rows
     if device_type != "cpu":
         prompt_logits = min(max_batch_rows, GPU_PROMPT_LOGITS)
         tree_tokens = min(max_batch_rows, max(max_running, GPU_TREE_TOKENS))
     seconds = config.max_step_ms / 1000
-    return Limits(max_running, max_batch_rows, config.max_waiting, seconds, prompt_logits, tree_tokens)
+    prompt_logits = max(prompt_logits, joint_len)
+    return Limits(max_running, max_batch_rows, config.max_waiting, seconds, prompt_logits, tree_tokens, joint_len)

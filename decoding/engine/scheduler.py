@@ -214,7 +214,8 @@ class Scheduler:
         for sequence, seconds in prompts:
             wanted[sequence.turn.key] += seconds
         total = sum(weights.values())
-        for key in sorted(wanted, key=lambda key: wanted[key] / weights[key]):
+        whole = first.turn.key if first.joint else None  # whose picture has to fit into the step, before others take it
+        for key in sorted(wanted, key=lambda key: (key != whole, wanted[key] / weights[key])):
             own = sorted((each for each in prompts if each.sequence.turn.key == key), key=Prompt.rank)
             seconds_left -= self._plan_prompts_of_key(own, seconds_left * weights[key] / total, first, plan)
             total -= weights[key]

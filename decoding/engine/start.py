@@ -175,10 +175,12 @@ def _resources(
     config = replace(config, exact=model.is_row_exact)
     models = [each for each in (model, draft_model) if each]
     slot_bytes = sum(each.bytes_per_slot for each in models) + TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
-    most = limits_for(config, costs.curve, model.device.type, affordable_slots(config, model.device, slot_bytes))
+    joint_len = model.tower.joint_len if model.tower else 0
+    slots = affordable_slots(config, model.device, slot_bytes)
+    most = limits_for(config, costs.curve, model.device.type, slots, joint_len)
     largest = _step_bytes(models, config, most, on_progress)
     slots = affordable_slots(config, model.device, slot_bytes, step_bytes=largest)
-    limits = limits_for(config, costs.curve, model.device.type, slots)
+    limits = limits_for(config, costs.curve, model.device.type, slots, joint_len)
     state_bytes, max_checkpoints, draft_bytes = 0, 0, draft_model.state_bytes if draft_model else 0
     if model.state_bytes or draft_bytes:
         states_room = state_room(config, model.device, model.state_bytes, limits.max_running, draft_bytes, largest)
@@ -189,15 +191,15 @@ def _resources(
     store = model.new_store(room.num_slots // BLOCK_LEN)
     states = StatePool(store.carried.shape, store.state_dtype, store.device, max_checkpoints) if store.carried else None
     pool = BlockPool(store.num_blocks, PrefixIndex() if config.prefix_cache else None, states)
-    proposer = _proposer(config, draft_model, pool, limits.max_batch_rows, model.vocab_size, on_capture)
+    proposer = _proposer(config, draft_model, pool, limits.most_rows, model.vocab_size, on_capture)
     hidden = _last_hidden(model)
     runner = model.runner_over(store, room.max_model_len + config.max_nodes, limits.max_batch_rows, on_capture)
-    code_bytes = sum(each.code_bytes(limits.max_batch_rows) for each in models)
+    code_bytes = sum(each.code_bytes(limits.most_rows) for each in models)
     return Resources(
         model=model,
         config=config,
         runner=runner,
-        exactness=exactness(model, runner, store, limits.max_batch_rows),
+        exactness=exactness(model, runner, store, limits.most_rows),
         store=store,
         pool=pool,
         tops=TopTokenStore(pool, NUM_SUCCESSORS),
@@ -250,7 +252,7 @@ def _step_bytes(models: Sequence[AnyDraftModel], config: EngineConfig, limits: L
     if meter is None:
         return 0
     on_progress("Measuring what the largest step takes of the memory", 0.9)
-    most_rows, total = limits.max_batch_rows, limits.max_logits * models[0].vocab_size * EDITED_BYTES
+    most_rows, total = limits.most_rows, limits.max_logits * models[0].vocab_size * EDITED_BYTES
     for each in models:
         captured = captured_bytes(each, each.max_model_len + config.max_nodes, most_rows, meter)
         by_operations = step_bytes(each, most_rows, limits.max_logits, meter)

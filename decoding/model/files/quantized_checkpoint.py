@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,21 +30,21 @@ MIXTRAL = (("block_sparse_moe.", "mlp."), (".w1.", ".gate_proj."), (".w2.", ".do
 
 class Shards:
     """The tensors of some safetensors files. Each thread maps the files anew from time to time: what it has read would
-    stay in memory otherwise."""
+    stay in memory otherwise. named: what a tensor of the files is called here."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], named: Callable[[str], str] = str) -> None:
         self.paths = list(paths)
         self._own = threading.local()
-        self._paths: dict[str, Path] = {}
+        self._places: dict[str, tuple[Path, str]] = {}
         for path in paths:
             with safe_open(path, "pt") as file:
-                self._paths |= dict.fromkeys(file.keys(), path)
+                self._places |= {named(name): (path, name) for name in file.keys()}  # noqa: SIM118 - no dict
 
     def __contains__(self, name: str) -> bool:
-        return name in self._paths
+        return name in self._places
 
     def names(self) -> list[str]:
-        return list(self._paths)
+        return list(self._places)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._slice(name).get_shape())
@@ -69,13 +69,13 @@ class Shards:
         return copied
 
     def _slice(self, name: str) -> Any:
-        path = self._paths.get(name)
-        if path is None:
+        if name not in self._places:
             raise ConfigError(f"its weights lack {name}")
+        path, own_name = self._places[name]
         files = self._own.__dict__.setdefault("files", {})
         if path not in files:
             files[path] = safe_open(path, "pt")
-        return files[path].get_slice(name)
+        return files[path].get_slice(own_name)
 
 
 def weights_of(shards: Shards, quantization: Fields, model: PreTrainedModel) -> dict[str, Matrix]:
@@ -83,8 +83,8 @@ def weights_of(shards: Shards, quantization: Fields, model: PreTrainedModel) -> 
     wanted = {name for name, _ in model.named_parameters()}
     others = [re.compile(each) for each in model._keys_to_ignore_on_load_unexpected or ()]  # such as layers that draft
     names = [name for name in shards.names() if not any(each.search(name) for each in others)]
-    if any(_of_text(name) != name for name in names):  # of the parts of a larger model only one is loaded
-        names = [name for name in names if _of_text(name) != name or name.startswith("lm_head.")]
+    if any(of_text(name) != name for name in names):  # of the parts of a larger model only one is loaded
+        names = [name for name in names if of_text(name) != name or name.startswith("lm_head.")]
     weights = weights_among(shards, quantization, names, wanted)
     if model.config.get_text_config().tie_word_embeddings:
         weights.pop("lm_head.weight", None)
@@ -119,13 +119,13 @@ def is_packed_on_device(shards: Shards, quantization: Fields) -> bool:
 
 def _renamed(name: str) -> str:
     """The model's name: files of larger models say that it is a part, and Mixtral's have older names."""
-    name = _of_text(f"{name}.").removesuffix(".")
+    name = of_text(f"{name}.").removesuffix(".")
     for theirs, ours in MIXTRAL if "block_sparse_moe" in name else ():
         name = f"{name}.".replace(theirs, ours).removesuffix(".")
     return name
 
 
-def _of_text(name: str) -> str:
+def of_text(name: str) -> str:
     """The name in a text model of what a larger model's files have as a part of that."""
     for pattern, ours in OF_WRAPPERS.items():
         name = re.sub(pattern, ours, name)

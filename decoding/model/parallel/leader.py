@@ -98,6 +98,7 @@ class LeadModel(TargetModel):
     ) -> None:
         """Arguments as of `TargetModel`, while every other rank constructs its own."""
         super().__init__(model, config, progress, capture)
+        self.blindness = "it is divided (--tensor-parallel-size), and then reads text alone"
         self._team = team
         self.ranks = team.pids
         self._numbers: WeakKeyDictionary[KvStore, int] = WeakKeyDictionary()

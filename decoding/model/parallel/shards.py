@@ -20,12 +20,13 @@ from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 from decoding.model.blueprint import num_tensors, num_weights, read_config
 from decoding.model.files.gguf_place import gguf_paths
-from decoding.model.files.quantized_checkpoint import Shards
+from decoding.model.files.quantized_checkpoint import Shards, of_text
 from decoding.model.files.skeleton import empty_model, fill, num_bytes_of
 from decoding.model.loading import shards_of
 from decoding.model.memory import check_weights_fit
 from decoding.model.parallel.collectives import Ranks
 from decoding.model.replacing.replacer import Place, Rule, replace
+from decoding.model.weights import WRITTEN_AS
 from decoding.weights.linear import num_weights_in
 from decoding.weights.matrix import Matrix, Target
 
@@ -75,6 +76,8 @@ def check_divisible(config: EngineConfig, folder: str) -> None:
     if blueprint.model_type not in MODEL_TYPES:
         kinds = ", ".join(MODEL_TYPES)
         raise ConfigError(f"{said} a model of type {blueprint.model_type!r} is not divided: those of {kinds} are")
+    if getattr(blueprint, "rotary_of", None) in WRITTEN_AS:
+        raise ConfigError(f"{said} experts that a model that sees has in one tensor are not divided")
     if getattr(blueprint, "quantization_config", None) is not None:
         raise ConfigError(f"{said} quantised weights are not divided")
     for name in DIVIDED:
@@ -92,7 +95,7 @@ def load_share(folder: str, config: EngineConfig, ranks: Ranks) -> tuple[PreTrai
     share = Share(ranks.rank, ranks.size)
     blueprint = read_config(folder, {"revision": config.revision, "trust_remote_code": False})
     num_weights(blueprint, num_tensors(folder), False)  # raises where config.json asks for more than the files have
-    files = Shards(shards_of(folder, config.revision))
+    files = Shards(shards_of(folder, config.revision), of_text)
     target = Target(getattr(torch, config.dtype), torch.device(config.device), False)
     model = empty_model(blueprint, target.dtype)
     whole = num_weights_in(model)

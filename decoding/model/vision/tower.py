@@ -44,7 +44,8 @@ logger = logging.getLogger(__name__)
 
 class Tower:
     """model: a model that sees, without its text part, in evaluation mode. width: of the text model. depth: how many of
-    its layers are given more of a picture than its embeddings. identity: changes only with its weights."""
+    its layers are given more of a picture than its embeddings. joint_len: tokens of a picture that see each other in
+    both directions; 0 if none do. identity: changes only with its weights."""
 
     def __init__(self, model: PreTrainedModel, config: Any, width: int, num_threads: int) -> None:
         self._model: Any = model
@@ -54,7 +55,7 @@ class Tower:
         vision = config.vision_config
         self.depth = len(getattr(vision, "deepstack_visual_indexes", ()))
         self._merged = vision.spatial_merge_size if config.model_type in THREE_POSITIONS else None  # patches a side
-        self._is_joint = config.model_type in JOINT
+        self.joint_len: int = config.mm_tokens_per_image if config.model_type in JOINT else 0
         self.identity = identity(model)
         self.num_bytes = sum(each.nbytes for each in model.parameters())
 
@@ -85,7 +86,7 @@ class Tower:
 
     def joint_spans(self, pictures: Sequence[Picture]) -> tuple[Span, ...]:
         """The neighbouring tokens of a prompt that see each other in both directions, ascending."""
-        if not self._is_joint or not pictures:
+        if not self.joint_len or not pictures:
             return ()
         spans = [span for picture in pictures for span in picture.spans]
         return tuple(_neighbours(np.concatenate([np.arange(span.first, span.end) for span in spans])))

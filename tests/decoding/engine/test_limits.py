@@ -25,8 +25,9 @@ MUCH = 10**9  # slots
 
 def limits_of(rows_per_base: float = 10.0, slots: int = MUCH, device: str = "cpu", **options: int) -> Limits:
     """On a machine where a forward takes as long before its first row as so many rows do."""
+    joint_len = options.pop("joint_len", 0)
     config = EngineConfig(**options)  # type: ignore[arg-type]
-    return limits_for(config, CostCurve(base=rows_per_base * 0.001, token=0.001, key=0.0), device, slots)
+    return limits_for(config, CostCurve(base=rows_per_base * 0.001, token=0.001, key=0.0), device, slots, joint_len)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -86,3 +87,15 @@ def test_a_gpu_has_room_for_the_logits_of_a_thousand_tokens_and_of_a_root_for_ev
 
 def test_no_step_of_a_gpu_has_more_logits_than_captured_forwards_hold() -> None:
     assert limits_of(device="cuda").max_logits <= MOST_LOGITS
+
+
+def test_a_picture_that_is_read_in_one_step_has_room_beside_all_that_run() -> None:
+    """More than prompts have where the machine says how many these are; but no more than is configured."""
+    limits = limits_of(0.5, joint_len=256)
+    assert (limits.max_batch_rows, limits.max_running, limits.most_rows) == (LEAST_BATCH, 8, 264)
+    assert limits.max_logits == limits.most_rows
+    assert limits_of(0.5).most_rows == LEAST_BATCH
+    assert limits_of(device="cuda", joint_len=400).max_prompt_logits == 400
+    configured = limits_of(max_batch_rows=300, max_running=100, joint_len=256)
+    assert (configured.max_running, configured.most_rows) == (44, 300)
+    assert limits_of(max_batch_rows=256, max_running=100, joint_len=256).most_rows == 256, "it is refused"

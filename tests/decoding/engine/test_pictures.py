@@ -12,10 +12,11 @@ from PIL import Image
 
 from decoding.cache import prefix_keeper
 from decoding.cache.block_pool import BLOCK_LEN
-from decoding.core.events import Failed
+from decoding.core.events import Failed, PromptLogprobs
 from decoding.core.picture import Numbers, Picture
 from decoding.core.request import Request
 from decoding.core.stats import RequestStats
+from decoding.core.token_logprobs import TokenLogprobs
 from decoding.engine.engine import Engine
 from decoding.engine.intake import check_pictures
 from decoding.engine.start import start_engine
@@ -150,6 +151,23 @@ def test_a_picture_whose_tokens_see_each_other_must_fit_into_a_step() -> None:
         RequestRejected, match="a picture has 16 tokens, which this model reads in one step; one of this"
     ):
         check_pictures(request, family.engine.model.tower, None, 15)
+
+
+def test_log_probabilities_of_a_prompt_whose_picture_is_read_whole_are_the_same_in_small_steps() -> None:
+    family, images = family_of("gemma3"), [picture(1), picture(2, 64, 20)]
+    sampling = replace(LAWS["greedy"], prompt_logprobs=1)
+    told = []
+    for rows in (None, 24):
+        engine = start_engine(family.engine.model, replace(CONFIG, max_batch_rows=rows), kept=GIVEN)
+        engine.add(family.request(f"{rows}", images, sampling=sampling))
+        engine.add(family.request(f"{rows} too", images[1:], "IMAGE what", sampling=sampling))
+        scored: dict[str, list[TokenLogprobs | None]] = {"": [], " too": []}
+        while engine.has_work:
+            for event in engine.step().of(PromptLogprobs):
+                scored[event.request_id.removeprefix(str(rows))] += event.logprobs
+        told.append(scored)
+    assert told[0] == told[1]
+    assert all(len(each) > 16 for each in told[0].values())
 
 
 def test_a_preempted_or_resumed_reply_is_the_same(family: Family) -> None:

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
+import pytest
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.prefix_index import PrefixIndex
+from decoding.core.picture import Span
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
@@ -24,18 +26,20 @@ LIMITS = Limits(
 )
 
 
-def sequence_of(name: str, key: str, prompt_len: int, num_resumed: int = 0) -> Sequence:
+def sequence_of(
+    name: str, key: str, prompt_len: int, num_resumed: int = 0, joint: tuple[Span, ...] = (), scores: bool = False
+) -> Sequence:
     prompt = np.random.default_rng(prompt_len).integers(3, 300, prompt_len).astype(np.int32)
     request = Request(
         id=name,
         prompt=prompt,
-        sampling=SamplingParams(max_tokens=5000),
+        sampling=SamplingParams(max_tokens=5000, prompt_logprobs=0 if scores else None),
         speculation=SpeculationParams(method="none"),
         tenant=key,
         resumed=np.arange(num_resumed, dtype=np.int32),
     )
     drafter = SimpleNamespace(reads_ahead=False, nodes_wanted=0, forget_rows=lambda: None)
-    return Sequence(request=request, drafter=cast(SequenceDrafter, drafter))
+    return Sequence(request=request, drafter=cast(SequenceDrafter, drafter), joint=joint)
 
 
 def run(scheduler: Scheduler) -> dict[str, int]:
@@ -101,3 +105,22 @@ def test_a_long_prompt_leaves_half_of_the_time_to_those_that_decode_and_a_short_
     assert run(scheduler)["long"] > 200, "nobody waits for it"
     scheduler.note_step(1.0)
     assert run(scheduler)["long"] > 200
+
+
+@pytest.mark.parametrize("scores", [False, True])
+def test_a_picture_that_is_read_in_one_step_finds_room_there(scores: bool) -> None:
+    """Whatever other keys have to read, and however many decode. Those others come before, by what they want."""
+    limits = Limits(8, 64, 100, 0.1, max_prompt_logits=100, max_tree_tokens=64, joint_len=100)
+    pricing = Pricing(64, Curves(CostCurve(base=0.080, token=0.0001, key=1e-9)))
+    scheduler = Scheduler(limits, BlockPool(4096, PrefixIndex()), pricing)
+    for number in range(5):
+        scheduler.add(sequence_of(f"decodes {number}", "other", 1))
+    run(scheduler)
+    scheduler.add(sequence_of("sees", "own", 130, joint=(Span(20, 100),), scores=scores))
+    scheduler.add(sequence_of("reads", "own", 900, scores=scores))
+    scheduler.add(sequence_of("reads as well", "other", 400, scores=scores))
+    plans = [run(scheduler) for _ in range(12)]
+    assert {"sees": 100} in [{name: size for name, size in plan.items() if name == "sees"} for plan in plans]
+    assert limits.most_rows == 108
+    assert all(sum(plan.values()) <= limits.most_rows for plan in plans)
+    assert all(len([size for size in plan.values() if size == 1]) >= 5 for plan in plans), "nobody waits for it"

@@ -100,7 +100,7 @@ class Watching:
 def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "GPU_PROMPT_LOGITS", PROMPT_LOGITS)
     monkeypatch.setattr(limits, "GPU_TREE_TOKENS", TREE_TOKENS)
-    monkeypatch.setattr(start, "limits_for", lambda config, curve, _, slots: limits_for(config, curve, "cuda", slots))
+    monkeypatch.setattr(start, "limits_for", lambda config, curve, _, *room: limits_for(config, curve, "cuda", *room))
 
 
 def prompt_logprobs(engine: Engine) -> list[TokenLogprobs | None]:

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from decoding.cache.batch import Segment, pack
 from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
+from decoding.core.picture import Numbers, Picture, Span
 from decoding.core.request import Request
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine, start_engine
-from decoding.errors import ConfigError, RankDied
+from decoding.errors import ConfigError, RankDied, RequestRejected
 from decoding.model.device import graph_runner
 from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.device.runner import silent
@@ -32,6 +33,7 @@ from tests.heads import new_head
 from tests.models import correlated, tiny
 from tests.pairs import CONFIG, GIVEN, GREEDY, NOISE, SAMPLED, finish, prompt_of, reply, request_of, write_tokenizer
 from tests.rerunning_shard import BUCKETS, RerunningCapture
+from tests.seeing import tiny_seeing
 
 SIZE = 2
 METHODS = ("none", "spine", "stand", "auto", "lookup", "dynamic")
@@ -110,6 +112,28 @@ def test_requests_that_share_prompts_and_give_up_their_blocks_get_the_same_token
     assert sum(stats.cached_tokens for stats in ended.values()) > 0
     assert sum(stats.target_forwards for stats in ended.values()) < sum(map(len, expected)), "drafts were accepted"
     assert max(step.prefill_rows for step in steps) < len(prompts[0]), "prompts came in chunks"
+
+
+def test_a_divided_model_reads_text_alone(divided: Engine) -> None:
+    picture = Picture(b"picture", {"pixel_values": Numbers("float32", (1,), bytes(4))}, (Span(2, 1),))
+    with pytest.raises(RequestRejected, match=r"a picture cannot be read: it is divided \(--tensor-"):
+        divided.add(replace(asked("sees", prompt_of(20), 0, "none"), pictures=(picture,)))
+
+
+@pytest.mark.parametrize("kind", ["llava", "qwen2_vl"])
+def test_the_text_part_of_a_model_that_sees_is_divided(kind: str, tmp_path: Path) -> None:
+    """And replies to text as it does undivided."""
+    own = tiny_seeing(kind, tmp_path)
+    engine = load_engine(replace(CONFIG, model=str(tmp_path), device="cpu", tensor_parallel_size=SIZE), kept=GIVEN)
+    try:
+        assert engine.model.tower is None
+        prompt = prompt_of(30) % 200 + 3
+        with torch.inference_mode():
+            expected = own.generate(torch.from_numpy(prompt)[None].long(), max_new_tokens=12, do_sample=False)
+        request = request_of("text", prompt, replace(GREEDY, max_tokens=12, ignore_eos=False))
+        assert reply(engine, request) == expected[0, len(prompt) :].tolist()
+    finally:
+        engine.model.close()  # type: ignore[attr-defined]
 
 
 def test_a_rank_holds_its_share_and_the_start_says_so(alone: Engine, divided: Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from decoding.attention.padded import PaddedAttention
 from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
+from decoding.model import target_model
 from decoding.model.device import static_forward
 from decoding.model.device.runner import HostStopwatch
 from decoding.model.device.static_forward import LEAST_ROWS, CompiledModel
@@ -19,6 +21,7 @@ from decoding.model.target_model import TargetModel
 from tests.decoding.model.device.test_graph_runner import steps
 from tests.models import tiny
 from tests.recording import RecordingCapture
+from tests.seeing import tiny_seeing
 
 CONFIG = EngineConfig(attention="padded", max_model_len=128, threads=1, compile=True)
 ARCHITECTURES = (
@@ -100,6 +103,22 @@ def test_what_is_not_captured_is_not_compiled() -> None:
     model = TargetModel(tiny("llama"), CONFIG, lambda sentence, _: told.append(sentence))
     assert "only captured forwards are compiled" in told[-1]
     assert not model._static.is_compiled
+
+
+def test_a_compiled_model_whose_layers_are_given_more_of_a_picture_reads_text_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Since a hook would have it compiled anew."""
+    traced(monkeypatch, Counting())
+    monkeypatch.setattr(target_model, "capture_on", lambda _: RecordingCapture())
+    for kind, blindness in (
+        ("qwen3_vl", "its layers are given more of a picture than embeddings, and are compiled"),
+        ("llava", None),
+    ):
+        tiny_seeing(kind, tmp_path / kind)
+        model = TargetModel.load(replace(CONFIG, model=str(tmp_path / kind)), lambda *_: None)
+        assert model._static.is_compiled
+        assert model.blindness == blindness
 
 
 def test_a_step_that_fits_no_captured_forward_is_compiled_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

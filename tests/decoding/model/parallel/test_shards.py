@@ -25,6 +25,7 @@ from decoding.model.parallel.shards import (
     divide,
 )
 from tests.models import tiny
+from tests.seeing import tiny_seeing
 
 SIZE = 2
 
@@ -136,3 +137,9 @@ def test_quantised_weights_and_files_that_do_not_fit_are_refused(folder_of: Call
     gguf.write_bytes(b"GGUF")
     with pytest.raises(ConfigError, match=r"a GGUF file's packed weights are not divided$"):
         check_divisible(replace(config, model=str(gguf)), str(folder))
+
+
+def test_experts_in_the_files_of_a_model_that_sees_are_not_divided(tmp_path: Path) -> None:
+    tiny_seeing("qwen3_vl_moe", tmp_path)
+    with pytest.raises(ConfigError, match=r"^tensor_parallel_size is 2, and experts that a model that sees has in one"):
+        check_divisible(config_of(tmp_path), str(tmp_path))
