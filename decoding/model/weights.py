@@ -43,7 +43,7 @@ def load_weights(
     """Load a model from a folder or the hub, with eager attention, to `device`: directly if accelerate is installed,
     else through the host's memory. config: as `read_config` returns it. origin: revision and trust_remote_code. Raises
     ConfigError with a message that continues "model ... cannot be loaded: ", and what transformers raises."""
-    own_type, kind = config.model_type, getattr(config, "rotary_of", None)
+    own_type, kind = config.model_type, getattr(config, "rotary_of", "")
     config.model_type = WRITTEN_AS.get(kind, own_type)
     goes_straight = device.type != "cpu" and is_accelerate_available()
     try:
