@@ -32,7 +32,11 @@ from server.settings.shown import heading, shown
 app = typer.Typer(
     help="An OpenAI-compatible server with tree speculative decoding.", no_args_is_help=True, rich_markup_mode=None
 )
-SERVER_BENCHES = {"serve": "server.bench.__main__", "real": "server.bench.real.__main__"}
+SERVER_BENCHES = {
+    "serve": "server.bench.__main__",
+    "real": "server.bench.real.__main__",
+    "pictures": "server.bench.seeing.__main__",
+}
 PASS_THROUGH = {
     "allow_extra_args": True,
     "allow_interspersed_args": False,  # else click would drop `--`

@@ -183,6 +183,7 @@ SERVER = {
         errors options connection call measured_server pictures conversations closed_loop figures late_prompt report
         started_servers bench __main__
         real/options real/figures real/goals real/rounds real/tables real/plot real/pages real/__main__
+        seeing/shape seeing/__main__
     """,
     "applications": "app",
     "ray": "config_file http_call front application",

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     parser = argparse.ArgumentParser(prog="gander bench", description="Measure Gander on this machine.")
     parser.add_argument(
-        "name", choices=("real", "serve", *COMMANDS), help="which benchmark; NAME --help has its options"
+        "name", choices=("pictures", "real", "serve", *COMMANDS), help="which benchmark; NAME --help has its options"
     )
     name = parser.parse_args(given[:1]).name
     if name not in COMMANDS:
