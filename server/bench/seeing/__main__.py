@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", nargs="?", help=f"a model that sees, as of gander serve; by default one with {NAME}")
     parser.add_argument("--mmproj", help="the file with which a GGUF model sees; by default the one beside it")
     parser.add_argument("--sides", type=numbers, default=SIDES, help="pixels of square pictures (256,512,1024,2048)")
+    parser.add_argument("--detail", choices=("auto", "low"), default="auto", help="low: not at a large picture's parts")
     parser.add_argument("--rounds", type=positive, default=3, help="pictures of each size, of which the median is told")
     parser.add_argument("--threads", type=positive, help="of the processor; by default the number measured quickest")
     given = parser.parse_args(argv)
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_model(Path(folder))
         files = ModelFiles(given.model or folder, None, None, given.mmproj)
         config = EngineConfig(model=files.model, mmproj=given.mmproj, threads=given.threads, max_nodes=0)
-        table = measured(load_engine(config), _processor(files), given.sides, given.rounds)
+        table = measured(load_engine(config), _processor(files), given.sides, given.rounds, given.detail)
     Console(width=200).print(f"{given.model or NAME} on {describe_machine()}.\n\n{table.markdown()}", highlight=False)
     return 0
 
@@ -82,14 +83,16 @@ def _processor(files: ModelFiles) -> ImageProcessor:
     return processor
 
 
-def measured(engine: Engine, processor: ImageProcessor, sides: Sequence[int], rounds: int) -> Table:
-    """A row for each size. Raises ConfigError for a model that takes no pictures."""
+def measured(
+    engine: Engine, processor: ImageProcessor, sides: Sequence[int], rounds: int, detail: str = "auto"
+) -> Table:
+    """A row for each size. detail: as of chats. Raises ConfigError for a model that takes no pictures."""
     if engine.pictures is None:
         raise ConfigError(f"the model takes no pictures: {engine.model.blindness}")
-    cost_of(engine, processor, min(sides), -1)  # whose first picture is slower
+    cost_of(engine, processor, min(sides), -1, "low")  # whose first picture is slower
     rows = []
     for side in sides:
-        found = [cost_of(engine, processor, side, number) for number in range(rounds)]
+        found = [cost_of(engine, processor, side, number, detail) for number in range(rounds)]
         costs = Costs(*(median(getattr(cost, part.name) for cost, _ in found) for part in fields(Costs)))
         seconds = (costs.processor, costs.tower, costs.prompt, costs.first_token)
         share = f"{costs.tower / costs.first_token:.0%}"
@@ -97,12 +100,14 @@ def measured(engine: Engine, processor: ImageProcessor, sides: Sequence[int], ro
     return Table(HEAD, rows)
 
 
-def cost_of(engine: Engine, processor: ImageProcessor, side: int, number: int) -> tuple[Costs, int]:
+def cost_of(
+    engine: Engine, processor: ImageProcessor, side: int, number: int, detail: str = "auto"
+) -> tuple[Costs, int]:
     """What a picture with this number costs, and its prompt's tokens. Raises ConfigError where no token comes."""
     assert engine.pictures is not None
     image = picture_of(side * 1000 + number + 1, side)
     begun = time.perf_counter()
-    made = processor.process(image, "auto")
+    made = processor.process(image, detail)
     processed = time.perf_counter()
     names = processor.processor.tokenizer
     content = [{"type": "image"}, {"type": "text", "text": QUESTION}]

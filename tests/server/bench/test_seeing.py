@@ -34,6 +34,7 @@ def test_each_size_has_a_row_and_no_picture_is_found_again(family: Family, tmp_p
     assert [row[:2] for row in table.rows] == [("40 x 40", "58"), ("60 x 60", "58")]
     assert family.engine.pictures is not None
     assert family.engine.pictures.num_seen == 5
+    assert measured(family.engine, processor, (60,), 1, "low").rows[0][1] == "43"
     costs, num_tokens = cost_of(family.engine, processor, 40, 7)
     assert num_tokens == 58
     assert costs.first_token == costs.processor + costs.tower + costs.prompt
