@@ -29,7 +29,7 @@ from decoding.model.files.gguf_place import gguf_paths
 from decoding.model.memory import check_weights_fit
 from decoding.model.refusal import refusing
 from decoding.model.vision.families import JOINT, LANGUAGE_PARTS, THREE_POSITIONS, image_token_id, sees, why_not
-from decoding.model.vision.projector_files import sight_of
+from decoding.model.vision.projector_files import UNSEEN, sight_of
 from decoding.model.vision.projector_tensors import tensors_by_parameter
 from decoding.model.weights import check_numbers
 
@@ -141,6 +141,8 @@ def _beside(
 ) -> tuple[Tower | None, str | None]:
     """The same, of a projector's file. One that is found, and not asked for, is no fault of the model."""
     sight = sight_of(paths, config.mmproj)
+    if config.images and sight.blindness not in (None, UNSEEN):
+        logger.warning("Pictures are not taken: %s.", sight.blindness)
     if sight.projector is None or sight.folder is None or not config.images:
         return None, sight.blindness or UNWANTED
     try:

@@ -223,13 +223,14 @@ def test_a_file_that_is_broken_or_none_is_told_or_refused(tmp_path: Path) -> Non
         loaded(folder / "mmproj-model.gguf")
 
 
-def test_which_of_several_projectors_is_meant_must_be_said(tmp_path: Path) -> None:
+def test_which_of_several_projectors_is_meant_must_be_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = written("idefics3")[1]
     for name in ("a-mmproj.gguf", "b-mmproj.gguf"):
         shutil.copy(folder / "mmproj-model.gguf", tmp_path / name)
     shutil.copy(folder / "model.gguf", tmp_path)
     blind = loaded(tmp_path)
     assert blind.blindness == "several projectors (mmproj) are beside its GGUF file: a-mmproj.gguf, b-mmproj.gguf"
+    assert f"Pictures are not taken: {blind.blindness}." in caplog.messages
     assert loaded(tmp_path, mmproj=str(tmp_path / "b-mmproj.gguf")).tower is not None
 
 
