@@ -19,9 +19,9 @@ from decoding.engine.start import start_engine
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import TargetModel
-from decoding.training.heads.answers import Asking, load_answers, regenerate
+from decoding.training.heads.texts.answers import Asking, load_answers, regenerate
 from decoding.training.heads.fresh_head import most_frequent_tokens, new_head
-from decoding.training.heads.prompts import generated_prompts, prompts_of_file
+from decoding.training.heads.texts.prompts import generated_prompts, prompts_of_file
 from decoding.training.heads.train_head import main
 from decoding.training.texts.prompts import held_out_prompts
 from tests.models import tiny

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from decoding.drafting.block.network import BlockHead, Correction
 from decoding.drafting.block.shortlist import Shortlist
-from decoding.training.heads.answers import Answer
+from decoding.training.heads.texts.answers import Answer
 from decoding.training.heads.block.blocks import name_blocks
 from decoding.training.heads.options import TreeShape
 from decoding.training.heads.target import OnlineTarget

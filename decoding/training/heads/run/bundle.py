@@ -1,0 +1,2 @@
+def bundle(chosen, given):
+    return 0
