@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from decoding.drafting.block.network import BlockHead
 from decoding.drafting.eagle.network import EagleHead
-from decoding.training.heads.texts.answers import Answer
 from decoding.training.heads.block.block_acceptance import accepted_in_blocks
 from decoding.training.heads.options import TreeShape
 from decoding.training.heads.rewards import branch_lengths
 from decoding.training.heads.roll import read
 from decoding.training.heads.target import OnlineTarget
+from decoding.training.heads.texts.answers import Answer
 from decoding.training.heads.trees import Trees, grow
 
 CHAIN = TreeShape(top_k=1, num_nodes=8, num_levels=8)

@@ -156,13 +156,12 @@ def job_of(chosen: argparse.Namespace) -> Job:
 
 def main(argv: Sequence[str] | None = None, now: Clock = time.monotonic) -> int:
     """Train, write the heads, and say the acceptance lengths; or pack. now: the clock that minutes are counted by."""
-    given = sys.argv[1:] if argv is None else list(argv)
-    chosen = parse(given)
+    chosen = parse(argv)
     if chosen.threads is not None:
         torch.set_num_threads(chosen.threads)
     try:
         if chosen.pack is not None:
-            pieces = bundle(chosen, given)
+            pieces = bundle(chosen)
             _say(f"{chosen.pack}: {pieces} pieces; python run.py there does the rest")
             return 0
         found = Run(job_of(chosen), _say, now).finish()

@@ -25,7 +25,6 @@ from decoding.training.heads.block.blocks import PaddedLesson, block_loss, draw_
 from decoding.training.heads.gto import Policy, draw_groups, gto_loss
 from decoding.training.heads.options import TrainingOptions
 from decoding.training.heads.roll import Context
-from decoding.training.heads.target import OnlineTarget
 from decoding.training.heads.texts.answers import Answer
 from decoding.training.heads.texts.features import Features
 from decoding.training.heads.texts.packs import Pack, chosen_pack
@@ -36,10 +35,10 @@ Clock = Callable[[], float]  # seconds
 
 @dataclass
 class Progress:
-    """A run's progress. tokens: that were learned, prompts and repetitions included. products: multiplications of
-    weights with rows, of the head's own steps. For each step: the loss, each depth's loss and agreement with the
-    target, and for GTO its loss, the mean rewards of the head's and the reference's trees, and the mean accepted
-    length."""
+    """A run's progress. seconds: since its beginning, and of processes that were killed up to their last checkpoint.
+    tokens: that were learned, prompts and repetitions included. products: multiplications of weights with rows, of the
+    head's own steps. For each step: the loss, each depth's loss and agreement with the target, and for GTO its loss,
+    the mean rewards of the head's and the reference's trees, and the mean accepted length."""
 
     step: int = 0
     seconds: float = 0.0
@@ -81,7 +80,7 @@ class HeadTrainer:
         )
         if checkpoint.exists():
             self._resume()
-        self._saved_at = self.progress.seconds
+        self._saved_at, self._noted_at = self.progress.seconds, now()
 
     @property
     def is_done(self) -> bool:
@@ -93,7 +92,7 @@ class HeadTrainer:
 
     def take_step(self) -> float:
         """One optimizer step, on one pack; returns its loss."""
-        started, progress, options = self._now(), self.progress, self.options
+        progress, options = self.progress, self.options
         pack = chosen_pack(self._packs, progress.step, options.seed)
         loss, taught, told = self._learn(pack)
         nn.utils.clip_grad_norm_(self._weights, options.clip_norm)
@@ -107,7 +106,9 @@ class HeadTrainer:
         progress.gto.append(told)
         progress.step += 1
         progress.tokens += pack.num_tokens
-        progress.seconds += self._now() - started
+        now = self._now()
+        progress.seconds += now - self._noted_at
+        self._noted_at = now
         if self.is_done or progress.seconds - self._saved_at >= options.save_seconds:
             self.save()
         return progress.losses[-1]

@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 
 from decoding.config import EngineConfig
 from decoding.drafting.eagle.network import EagleHead
-from decoding.training.heads.texts.answers import Answer
 from decoding.training.heads.fresh_head import most_frequent_tokens, new_head
 from decoding.training.heads.options import (
     TTT_STEPS,
@@ -22,6 +21,7 @@ from decoding.training.heads.options import (
     TreeShape,
 )
 from decoding.training.heads.target import OnlineTarget
+from decoding.training.heads.texts.answers import Answer
 from decoding.training.heads.texts.features import Features
 from decoding.training.heads.texts.packs import Pack, packed
 from decoding.training.heads.trainer import Clock, HeadTrainer

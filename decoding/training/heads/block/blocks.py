@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from decoding.drafting.block.network import BlockHead
 from decoding.drafting.eagle.network import Attend
-from decoding.training.heads.texts.answers import Answer
 from decoding.training.heads.options import TTT_DECAY
+from decoding.training.heads.texts.answers import Answer
 from decoding.training.heads.ttt import Lesson, TttLoss
 
 # Shape suffixes: B sequences, T their tokens, F features of a token, A blocks of a sequence, N rows of a block, I

@@ -27,6 +27,7 @@ def answers_folder(job: Job, source: str, parts: Parts) -> Path:
     ConfigError for data that are none."""
     given = Path(job.data[0])
     if len(job.data) == 1 and given.is_dir() and any(given.glob("*.npz")):
+        parts.skip("answers")
         return given
     prompts = all_prompts(job, source)
     if len(prompts) <= job.num_held_out:

@@ -54,6 +54,10 @@ class Parts:
         left = 60 * self._minutes - sum(each.seconds for each in self.spent.values() if each.is_done)
         return max(0.0, left * self._shares[name] / open_shares)
 
+    def skip(self, name: str) -> None:
+        """Leave its time to the others."""
+        self.spent[name] = Spent(is_done=True)
+
     @contextmanager
     def part(self, name: str) -> Iterator[Part]:
         """Time what happens inside as that part, which is done when the block ends without an error."""

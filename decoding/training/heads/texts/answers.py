@@ -29,7 +29,7 @@ PLAIN = SpeculationParams(method="none", max_nodes=0)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """tokens: int32 [t], a prompt and the target's answer, which starts at `num_prompt`. temperature: it was drawn at."""
+    """tokens: int32 [t], a prompt and the target's answer, which starts at `num_prompt`, drawn at `temperature`."""
 
     tokens: NDArray[np.int32]
     num_prompt: int
