@@ -66,7 +66,7 @@ def merged(
 
 class _Merged(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         queries_RHD: Tensor,
         keys_AHLD: Tensor,
@@ -91,7 +91,7 @@ class _Merged(torch.autograd.Function):
         return found_RHD
 
     @staticmethod
-    def backward(ctx: Any, grad_RHD: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad_RHD: Tensor) -> Any:
         *saved, sums_RH, sums_AHL, slots_R = ctx.saved_tensors
         queries_RHD, keys_AHLD, values_AHLD, own_keys_IRKD, own_values_IRKD, found_RHD = saved
         padding: Padding = ctx.padding
@@ -114,7 +114,7 @@ class _Merged(torch.autograd.Function):
 
 def _grouped(rows_RHD: Tensor, own_IRKD: Tensor) -> Tensor:
     """[R, K, G, D]."""
-    return rows_RHD.unflatten(1, (own_IRKD.shape[2], -1))
+    return rows_RHD.reshape(len(rows_RHD), own_IRKD.shape[2], -1, rows_RHD.shape[2])
 
 
 def _own_scores(queries_RHD: Tensor, own_keys_IRKD: Tensor) -> Tensor:
@@ -125,13 +125,14 @@ def _own_scores(queries_RHD: Tensor, own_keys_IRKD: Tensor) -> Tensor:
 
 def _mix(weights_IRH: Tensor, rows_IRKD: Tensor) -> Tensor:
     """float32 [R, H, D]: the weighted sums over steps."""
-    weights_IRKG = weights_IRH.unflatten(2, (rows_IRKD.shape[2], -1))
+    weights_IRKG = weights_IRH.reshape(*rows_IRKD.shape[:3], -1)
     return torch.einsum("irkg,irkd->rkgd", weights_IRKG, rows_IRKD.float()).flatten(1, 2)
 
 
 def _spread(weights_IRH: Tensor, rows_RKGD: Tensor) -> Tensor:
     """float32 [I, R, K, D]: the weighted sums over the query heads of a group."""
-    return torch.einsum("irkg,rkgd->irkd", weights_IRH.unflatten(2, rows_RKGD.shape[1:3]), rows_RKGD)
+    weights_IRKG = weights_IRH.reshape(len(weights_IRH), *rows_RKGD.shape[:3])
+    return torch.einsum("irkg,rkgd->irkd", weights_IRKG, rows_RKGD)
 
 
 def _flash(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, tuple[Any, ...]]:

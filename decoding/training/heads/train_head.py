@@ -15,7 +15,7 @@ import torch
 
 from decoding.config import EngineConfig
 from decoding.errors import GanderError
-from decoding.training.heads.options import BlockOptions, GtoOptions, Objective, TrainingOptions
+from decoding.training.heads.options import BlockOptions, GtoOptions, HeadDtype, Objective, TrainingOptions
 from decoding.training.heads.run.bundle import bundle
 from decoding.training.heads.run.device_limit import Clock
 from decoding.training.heads.run.job import Job
@@ -25,7 +25,7 @@ from decoding.training.heads.texts.prompts import GENERATED
 
 RATES = {"eagle3": 5e-5, "block": 6e-4}
 STEP_TOKENS = {"cpu": 1024, "cuda": 16384}
-DTYPES = {"cpu": "float32", "cuda": "bfloat16"}
+DTYPES: dict[str, HeadDtype] = {"cpu": "float32", "cuda": "bfloat16"}
 OBJECTIVES: tuple[Objective, ...] = ("eagle3", "gto", "control", "block")
 
 
@@ -130,7 +130,7 @@ def job_of(chosen: argparse.Namespace) -> Job:
         warm_up_steps=chosen.warm_up,
         seed=chosen.seed,
         tokens=chosen.tokens or STEP_TOKENS.get(kind, STEP_TOKENS["cpu"]),
-        dtype=chosen.dtype or DTYPES.get(kind, "float32"),
+        dtype=chosen.dtype or DTYPES.get(kind, DTYPES["cpu"]),
         save_seconds=chosen.save_seconds,
         gto=gto,
         block=BlockOptions(chosen.block, chosen.layers, chosen.correction, chosen.roots),

@@ -30,7 +30,7 @@ def vocabulary_loss(
 
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, hidden_RE: Tensor, output_WE: Tensor, wanted_TW: Tensor, rows_R: Tensor, factors_R: Tensor
     ) -> tuple[Tensor, Tensor]:
         dtype = wanted_TW.dtype
@@ -54,7 +54,7 @@ class _VocabularyLoss(torch.autograd.Function):
         return loss, agreed
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Any) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor, _: Any) -> Any:
         grad_RE, grad_WE = ctx.saved_tensors
         of_hidden, of_output = ctx.dtypes
         return (grad_RE * grad).to(of_hidden), (grad_WE * grad).to(of_output), None, None, None

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from decoding.training.heads.texts.answers import Answer
 
 IntArray = NDArray[np.int64]
+NEIGHBOURS = 256  # answers
 # Shape suffixes: A answers of a pack, T its tokens.
 
 
@@ -68,15 +69,18 @@ class Places:
 
 def packed(answers: Sequence[Answer], most_tokens: int, seed: int) -> list[Pack]:
     """All answers in a random order, so many of them in a pack as have `most_tokens` tokens together; a longer one is
-    alone."""
+    alone. Of a few hundred neighbours those of like lengths come together, which attention pads to the longest."""
+    random_order = np.random.default_rng(seed).permutation(len(answers)).tolist()
     packs: list[Pack] = []
-    now: list[Answer] = []
-    for place in np.random.default_rng(seed).permutation(len(answers)).tolist():
-        answer = answers[place]
-        if now and sum(len(each.tokens) for each in now) + len(answer.tokens) > most_tokens:
-            packs.append(Pack(tuple(now)))
-            now = []
-        now.append(answer)
+    now, num_tokens = list[Answer](), 0
+    for first in range(0, len(answers), NEIGHBOURS):
+        some = [answers[place] for place in random_order[first : first + NEIGHBOURS]]
+        for answer in sorted(some, key=lambda each: len(each.tokens)):
+            if now and num_tokens + len(answer.tokens) > most_tokens:
+                packs.append(Pack(tuple(now)))
+                now, num_tokens = [], 0
+            now.append(answer)
+            num_tokens += len(answer.tokens)
     return [*packs, Pack(tuple(now))] if now else packs
 
 
