@@ -32,7 +32,7 @@ from decoding.training.heads.trees import Forest
 
 # Shape suffixes: T tokens of a text, F three target widths, V the target's vocabulary, R rows of a forward.
 LAST_LAYERS = 4  # that new heads may begin as
-TREE_SLOTS = 8192  # cache slots for the trees of one forward
+TREE_SLOTS = 16384  # cache slots for the trees of one forward
 MOST_OFF = 0.05  # of the largest logit, in 16 bits
 TRIAL = range(1, 9)  # tokens
 

@@ -163,7 +163,7 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(tmp_path: Path, capsys: py
     empty.mkdir()
     for asked, told in {
         ("--data", "nowhere.jsonl"): "'nowhere.jsonl' is neither 'generate', a file of prompts nor a folder of answers",
-        ("--data", str(prompts), "--model", str(empty)): "config.json",
+        ("--data", str(prompts), "--model", str(empty)): f"the tokenizer of {str(empty)!r} cannot be loaded",
         ("--data", str(prompts), "--model", str(file)): "is a GGUF file: train on the folder of the model",
         ("--data", str(prompts), "--held-out", "1"): "the data have 1 prompts, and 1 of them are held out",
     }.items():
