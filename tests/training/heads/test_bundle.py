@@ -87,3 +87,19 @@ def test_a_packed_run_needs_nothing_but_what_it_names(tmp_path: Path, monkeypatc
     told = json.loads((packed / "out" / "training.json").read_text())
     assert all(length >= 1 for length in told["acceptance_lengths"]["eagle3"]["tree"].values())
     assert Path(f"{packed}/unpacked/stand_in/msgspec.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("--model", "no/such/model"), "model 'no/such/model' is no folder and cannot be had from the hub"),
+        (("--data", "nowhere.jsonl"), "data 'nowhere.jsonl' is neither 'generate', a file of prompts nor a folder"),
+        (("--start", "no/such/head"), "the head 'no/such/head' is no folder and cannot be had from the hub"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused_in_a_sentence(
+    asked: tuple[str, str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--pack", str(tmp_path / "packed"), *asked]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "packed").exists()

@@ -112,7 +112,12 @@ def _sources(model: str) -> Iterator[tuple[str, Path]]:
 
 def _model_folder(chosen: argparse.Namespace) -> Path:
     _, source = resolve(EngineConfig(model=chosen.model, device="cpu"))
-    return Path(source) if Path(source).is_dir() else Path(snapshot_download(source, allow_patterns=list(MODEL_FILES)))
+    try:
+        return (
+            Path(source) if Path(source).is_dir() else Path(snapshot_download(source, allow_patterns=list(MODEL_FILES)))
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model {chosen.model!r} is no folder and cannot be had from the hub: {error}") from error
 
 
 def _of_folder(folder: Path, name: str, patterns: tuple[str, ...]) -> dict[str, Path]:
