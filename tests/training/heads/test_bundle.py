@@ -73,7 +73,7 @@ def test_a_packed_run_needs_nothing_but_what_it_names(tmp_path: Path, monkeypatc
     pieces = sorted(packed.glob("piece-*"))
     assert len(pieces) > 1
     assert all(path.stat().st_size <= bundle.PIECE_BYTES for path in pieces)
-    assert [line.partition("==")[0] for line in (packed / "packages.txt").read_text().split()] == list(NEEDED)
+    assert {line.partition(">=")[0] for line in (packed / "packages.txt").read_text().split()} == set(NEEDED)
     for path in (model, prompts):
         path.rename(path.with_name(f"{path.name}-gone"))
     blocked = other_modules(installed_with(NEEDED))

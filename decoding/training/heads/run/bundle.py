@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import re
 import shutil
 import tarfile
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import requires
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -83,8 +84,8 @@ def bundle(chosen: argparse.Namespace) -> int:
         _add_text(archive, unpack.COMMAND, json.dumps(arguments(named)))
     pieces.close_piece()
     shutil.copyfile(unpack.__file__, chosen.pack / "run.py")
-    lines = [f"{name}=={version(name)}\n" for name in unpack.NEEDED]
-    (chosen.pack / "packages.txt").write_text("".join(lines))
+    lines = [line for line in requires("gander") or [] if re.match(r"[\w-]+", line)[0] in unpack.NEEDED]  # type: ignore[index]
+    (chosen.pack / "packages.txt").write_text("".join(f"{line}\n" for line in lines))
     return pieces.count
 
 
