@@ -24,7 +24,7 @@ from decoding.training.heads.texts.answers import Answer
 from decoding.training.heads.trees import Trees, grow
 
 CHAIN = TreeShape(top_k=1, num_nodes=8, num_levels=8)
-ROWS_AT_ONCE = 32
+ROWS_AT_ONCE = 128
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from decoding.config import EngineConfig
 from decoding.training.heads.options import Objective, TrainingOptions
 from decoding.training.heads.texts.answers import Asking
 
-SHARES = {"answers": 4.5, "features": 0.5, "eagle3": 4.5, "block": 4.5, "gto": 0.6, "control": 0.6}
+SHARES = {"answers": 4.5, "features": 0.5, "eagle3": 4.5, "block": 4.5, "gto": 0.6, "control": 0.6, "acceptance": 0.6}
+OTHERS = ("answers", "features", "acceptance")
 TUNING = 0.1  # of a new head's rate, that gto and control go by, as in the papers
 
 
@@ -73,8 +74,9 @@ class Job:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of the minutes. A control has as much as the gto that it is like, with equal steps less."""
-        names = {"answers": "answers", "features": "features"} | {arm.name: arm.objective for arm in self.arms}
+        """Of the minutes. A control has as much as the gto that it is like, with equal steps less. What is left for
+        acceptance lengths takes as long as it takes."""
+        names = dict(zip(OTHERS, OTHERS, strict=True)) | {arm.name: arm.objective for arm in self.arms}
         equal = [arm.name for arm in self.arms if arm.like is not None and not arm.by_seconds]
         return {name: SHARES[kind] / (3 if name in equal else 1) for name, kind in names.items()}
 

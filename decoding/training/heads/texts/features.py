@@ -18,9 +18,10 @@ from torch import Tensor
 
 from decoding.core.files.output import replace_file
 from decoding.training.heads.target import OnlineTarget
-from decoding.training.heads.texts.packs import Pack
+from decoding.training.heads.texts.packs import Pack, packed_in_order
 
 NUMBERS = torch.bfloat16  # of a hidden state, whose largest numbers are beyond float16
+READ_TOKENS = 4096  # of a forward, whose logits are 32 bits of the whole vocabulary
 # Shape suffixes: T tokens of a pack, F the features of a token, E the target's width.
 
 
@@ -65,8 +66,10 @@ class Features:
         return self._folder is None or self._num_bytes >= self._most_bytes
 
     def _read(self, pack: Pack) -> Known:
-        with self.target.reading(pack.texts) as readings:
-            parts = [(each.features_TF, each.hidden_TE, each.logits_TV.argmax(-1)) for each in readings]
+        parts = []
+        for some in packed_in_order(pack, READ_TOKENS):
+            with self.target.reading(some.texts) as readings:
+                parts += [(each.features_TF, each.hidden_TE, each.logits_TV.argmax(-1)) for each in readings]
         features_TF, hidden_TE, likeliest_T = (torch.cat(each) for each in zip(*parts, strict=True))
         return Known(features_TF.to(NUMBERS), hidden_TE.to(NUMBERS), likeliest_T)
 

@@ -71,16 +71,23 @@ def packed(answers: Sequence[Answer], most_tokens: int, seed: int) -> list[Pack]
     """All answers in a random order, so many of them in a pack as have `most_tokens` tokens together; a longer one is
     alone. Of a few hundred neighbours those of like lengths come together, which attention pads to the longest."""
     random_order = np.random.default_rng(seed).permutation(len(answers)).tolist()
-    packs: list[Pack] = []
-    now, num_tokens = list[Answer](), 0
+    ordered: list[Answer] = []
     for first in range(0, len(answers), NEIGHBOURS):
         some = [answers[place] for place in random_order[first : first + NEIGHBOURS]]
-        for answer in sorted(some, key=lambda each: len(each.tokens)):
-            if now and num_tokens + len(answer.tokens) > most_tokens:
-                packs.append(Pack(tuple(now)))
-                now, num_tokens = [], 0
-            now.append(answer)
-            num_tokens += len(answer.tokens)
+        ordered += sorted(some, key=lambda each: len(each.tokens))
+    return packed_in_order(Pack(tuple(ordered)), most_tokens)
+
+
+def packed_in_order(pack: Pack, most_tokens: int) -> list[Pack]:
+    """Its answers in packs of `most_tokens` tokens; a longer one is alone."""
+    packs: list[Pack] = []
+    now, num_tokens = list[Answer](), 0
+    for answer in pack.answers:
+        if now and num_tokens + len(answer.tokens) > most_tokens:
+            packs.append(Pack(tuple(now)))
+            now, num_tokens = [], 0
+        now.append(answer)
+        num_tokens += len(answer.tokens)
     return [*packs, Pack(tuple(now))] if now else packs
 
 
