@@ -113,6 +113,7 @@ class Part:
         spent, limit = self.spent, self._parts.limit
         seconds = max(spent.seconds, 1e-9)
         share = limit.share(spent.products, spent.num_bytes, seconds)
+        near = f", {share:.1%} of the device's limit" if share else ""
         of = "" if math.isinf(self._bound) else f" of {self._bound:.0f}"
         told = f"{spent.tokens:,} tokens in {spent.seconds:.0f}{of} s, {spent.tokens / seconds:,.0f} a second"
-        return f"{self._name}: {told}, {share:.1%} of the device's limit{'; ' if more else ''}{more}"
+        return f"{self._name}: {told}{near}{'; ' if more else ''}{more}"

@@ -52,7 +52,7 @@ class Features:
                 found = (file.get_tensor(name) for name in ("features", "hidden", "likeliest"))
                 return Known(*found)
         known = self._read(pack)
-        if path is not None:
+        if path is not None and not self.is_full:
             self._keep(known, path)
         return known
 
