@@ -104,11 +104,12 @@ DECODING = {
         replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
-        gosling first_tree tune_tree heads/options heads/prompts public_prompts tune_acceptance
-        heads/answers heads/roll
-        heads/trees heads/rewards heads/ttt heads/target heads/gto heads/lessons heads/fresh_head
+        gosling first_tree tune_tree heads/options heads/texts/prompts public_prompts tune_acceptance
+        heads/texts/answers heads/texts/packs heads/roll heads/trees heads/rewards heads/target heads/texts/features
+        heads/merged_attention heads/vocabulary_loss heads/ttt heads/gto heads/gto_room heads/fresh_head
         heads/block/blocks heads/block/fresh_block heads/block/block_acceptance heads/trainer heads/acceptance
-        heads/curves heads/train_head
+        heads/curves heads/run/device_limit heads/run/parts heads/run/job heads/run/beginnings heads/run/answering
+        heads/run/run heads/run/stand_in heads/run/unpack heads/run/bundle heads/train_head
     """,
     "bench": """
         options progress machine contestant workload tables/figures tables/table tables/report shapes drafting

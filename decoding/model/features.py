@@ -90,6 +90,12 @@ class LastHidden:
             hidden_KE: torch.Tensor = self._norm(self._tap.rows(torch.arange(first, end, device=seen.device)))
             return hidden_KE.float().cpu().numpy()
 
+    @torch.no_grad()
+    def all_rows(self) -> torch.Tensor:
+        """[N, E]: of all tokens of the last forward, on the model's device."""
+        hidden_NE: torch.Tensor = self._norm(next(iter(self._tap.seen.values())))
+        return hidden_NE
+
 
 def decoder_layers(model: nn.Module, num_layers: int) -> nn.ModuleList:
     """Raises ModelRefused if there is no list of so many layers."""

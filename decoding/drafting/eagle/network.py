@@ -103,10 +103,14 @@ class EagleHead(nn.Module):
         hidden_BNE = self.layers[0](self.embed_tokens(ids_BN), hidden_BNE, rotary, attend)
         return self.norm(hidden_BNE) if self.config.norm_output else hidden_BNE
 
+    def normed(self, hidden_BNE: torch.Tensor) -> torch.Tensor:
+        """[B, N, E]: what the output layer reads of what `forward` gave."""
+        normed_BNE: torch.Tensor = hidden_BNE if self.config.norm_output else self.norm(hidden_BNE)
+        return normed_BNE
+
     def logits(self, hidden_BNE: torch.Tensor) -> torch.Tensor:
         """[B, N, W] of what `forward` gave."""
-        normed_BNE = hidden_BNE if self.config.norm_output else self.norm(hidden_BNE)
-        logits_BNW: torch.Tensor = self.lm_head(normed_BNE)
+        logits_BNW: torch.Tensor = self.lm_head(self.normed(hidden_BNE))
         return logits_BNW
 
 

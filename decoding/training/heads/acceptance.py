@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from decoding.drafting.block.network import BlockHead
 from decoding.drafting.eagle.network import EagleHead
-from decoding.training.heads.answers import Answer
 from decoding.training.heads.block.block_acceptance import accepted_in_blocks
 from decoding.training.heads.options import TreeShape
 from decoding.training.heads.rewards import branch_lengths
 from decoding.training.heads.roll import read
 from decoding.training.heads.target import OnlineTarget
+from decoding.training.heads.texts.answers import Answer
 from decoding.training.heads.trees import Trees, grow
 
 CHAIN = TreeShape(top_k=1, num_nodes=8, num_levels=8)
-ROWS_AT_ONCE = 32
+ROWS_AT_ONCE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,17 @@ class Outcome:
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(self.num_steps + other.num_steps, self.num_emitted + other.num_emitted)
+
+
+def by_temperature(
+    head: EagleHead | BlockHead, target: OnlineTarget, answers: Sequence[Answer], shape: TreeShape
+) -> dict[str, float]:
+    """The acceptance lengths of one shape of trees, by the temperature of the answers."""
+    found = {}
+    for temperature in sorted({answer.temperature for answer in answers}):
+        some = [answer for answer in answers if answer.temperature == temperature]
+        found[f"{temperature:g}"] = round(acceptance(head, target, some, shape).tau, 3)
+    return found
 
 
 def acceptance(

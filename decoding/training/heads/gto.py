@@ -20,6 +20,7 @@ from decoding.training.heads.roll import Context, log_probabilities, roll, start
 from decoding.training.heads.target import Chances, OnlineTarget, Reading
 from decoding.training.heads.trees import Forest, Trees, grow, merge
 
+SCORED_AT_ONCE = 64  # rows with their trees
 # Shape suffixes: G groups, M rows of a group, P = G * M rows, L nodes of a tree, D tokens of accepted branches.
 
 
@@ -115,11 +116,12 @@ def branch_log_likelihood(policy: Policy, rows_P: Tensor, tokens_PD: Tensor, len
 def _score_groups(
     target: OnlineTarget, reading: Reading, groups_GM: NDArray[np.int64], trees: tuple[Trees, ...]
 ) -> list[tuple[Forest, Chances]]:
-    """Each row's forest with the target's probabilities; one packed forward for each group."""
-    scored: list[tuple[Forest, Chances]] = []
-    for rows_M in groups_GM.tolist():
-        forests = [merge(trees, len(scored) + place) for place in range(len(rows_M))]
-        scored += zip(forests, target.score(reading, rows_M, forests), strict=True)
+    """Each row's forest with the target's probabilities, in packed forwards of many rows."""
+    rows, scored = groups_GM.reshape(-1).tolist(), list[tuple[Forest, Chances]]()
+    for first in range(0, len(rows), SCORED_AT_ONCE):
+        some = rows[first : first + SCORED_AT_ONCE]
+        forests = [merge(trees, first + place) for place in range(len(some))]
+        scored += zip(forests, target.score(reading, some, forests), strict=True)
     return scored
 
 

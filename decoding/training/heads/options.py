@@ -10,13 +10,14 @@ from typing import Literal
 
 from decoding.drafting.eagle.eagle_tree import BEAM, MOST_DEPTH, NUM_NODES
 
-Objective = Literal["eagle3", "gto", "block"]
+Objective = Literal["eagle3", "gto", "control", "block"]
 HeadDtype = Literal["float32", "bfloat16"]
 Reward = Literal["expected", "greedy"]
 Aggregate = Literal["lse", "max", "mean"]
 
 TTT_STEPS = 7
 TTT_DECAY = 0.8  # step i's loss counts 0.8^i
+WARM_UP, WARM_UP_SHARE = 1000, 0.1  # steps, and the most of a run
 
 
 @dataclass(frozen=True)
@@ -62,29 +63,39 @@ class BlockOptions:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The options of one run. rate: AdamW's peak rate; warm-up is linear from 0, the decay linear to 0 at `num_steps`.
+    """The options of one run, which ends after `num_steps` steps or, where that is None, after `seconds` of them. rate:
+    AdamW's peak rate; warm-up is linear from 0, over `warm_up_steps` or by default 1000 steps and at most a tenth of
+    the run; the decay is linear to 0 at its end.
 
-    A step accumulates the gradients of `accumulation` micro-batches of `batch` sequences. max_len: sequences are cut to
-    so many tokens. dtype: of the head's matrix products; its weights and the optimizer's state are float32.
+    tokens: of a step, which takes whole answers up to so many. dtype: of the head's matrix products; its weights and
+    the optimizer's state are float32. save_seconds: of training that a kill loses at most, beside a step. "control" is
+    "gto" without its loss.
     """
 
     objective: Objective
-    num_steps: int
     rate: float
-    warm_up_steps: int
+    num_steps: int | None = None
+    seconds: float = 0.0
+    warm_up_steps: int | None = None
     seed: int = 0
-    batch: int = 1
-    accumulation: int = 2
-    max_len: int = 2048
+    tokens: int = 1024
     clip_norm: float = 0.5
     betas: tuple[float, float] = (0.9, 0.95)
     dtype: HeadDtype = "float32"
-    checkpoint_every: int = 25
+    save_seconds: float = 20.0
     gto: GtoOptions = GtoOptions()
     block: BlockOptions = BlockOptions()
 
-    def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        warm_up = min(1.0, (step + 1) / max(1, self.warm_up_steps))
-        left = (self.num_steps - step) / max(1, self.num_steps - self.warm_up_steps)
-        return self.rate * warm_up * min(1.0, left)
+    def share(self, step: int, seconds: float) -> float:
+        """How much of the run is over, 0 to 1, after so many steps, which took so long."""
+        if self.num_steps is not None:
+            return min(1.0, step / self.num_steps)
+        return min(1.0, seconds / self.seconds) if self.seconds > 0 else 1.0
+
+    def rate_at(self, step: int, share: float) -> float:
+        """The learning rate of a step, counted from 0, before which that share of the run is over."""
+        done = (step + 1) / max(1, self.warm_up_steps or WARM_UP)
+        if self.warm_up_steps is None:
+            next_share = share if self.num_steps is None else (step + 1) / self.num_steps
+            done = max(done, next_share / WARM_UP_SHARE)
+        return self.rate * min(1.0, done, (1 - share) / (1 - WARM_UP_SHARE))

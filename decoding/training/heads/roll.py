@@ -28,11 +28,10 @@ class Context:
     def detach(self) -> Context:
         return Context(self.hidden_BTE.detach(), self.keys_BKTD.detach(), self.values_BKTD.detach())
 
-    def of(self, sequence: int, num_rows: int) -> Context:
-        """The first `num_rows` rows of one sequence."""
-        one = slice(sequence, sequence + 1)
-        keys_BKTD, values_BKTD = self.keys_BKTD[one, :, :num_rows], self.values_BKTD[one, :, :num_rows]
-        return Context(self.hidden_BTE[one, :num_rows], keys_BKTD, values_BKTD)
+    def part(self, first: int, end: int) -> Context:
+        """Some rows of each sequence: a text of a pack."""
+        keys_BKTD, values_BKTD = self.keys_BKTD[:, :, first:end], self.values_BKTD[:, :, first:end]
+        return Context(self.hidden_BTE[:, first:end], keys_BKTD, values_BKTD)
 
 
 @dataclass(frozen=True, slots=True)

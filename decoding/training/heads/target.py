@@ -24,7 +24,7 @@ from decoding.cache.block_pool import BLOCK_LEN, num_blocks_for
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvRows
 from decoding.config import EngineConfig
-from decoding.errors import ConfigError
+from decoding.errors import ConfigError, ModelRefused
 from decoding.model.checkpoint import resolve
 from decoding.model.features import FeatureTap, decoder_layers
 from decoding.model.target_model import TargetModel
@@ -32,14 +32,18 @@ from decoding.training.heads.trees import Forest
 
 # Shape suffixes: T tokens of a text, F three target widths, V the target's vocabulary, R rows of a forward.
 LAST_LAYERS = 4  # that new heads may begin as
-TREE_SLOTS = 8192  # cache slots for the trees of one forward
+TREE_SLOTS = 16384  # cache slots for the trees of one forward
+MOST_OFF = 0.05  # of the largest logit, in 16 bits
+TRIAL = range(1, 9)  # tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One text. features_TF, logits_TV: float32, at each of its tokens. rows: where its keys and values lie."""
+    """One text. features_TF, hidden_TE, logits_TV: float32, at each of its tokens; the second after the last norm.
+    rows: where its keys and values lie."""
 
     features_TF: Tensor
+    hidden_TE: Tensor
     logits_TV: Tensor
     rows: KvRows
 
@@ -62,8 +66,13 @@ class OnlineTarget:
         layers = decoder_layers(model, self.config.num_hidden_layers)[-LAST_LAYERS:]
         self.last_layers = [_weights_of(layer, model) for layer in layers]  # as they were before they were packed
         self.model = TargetModel.from_model(model, config)
+        self.layers: tuple[int, ...] = ()
         self._tap: FeatureTap | None = None
-        self._cache = KvCache(self.model.new_store(num_blocks_for(num_tokens) + 64 + TREE_SLOTS // BLOCK_LEN))
+        self._last = self.model.last_hidden()
+        num_texts = num_tokens // BLOCK_LEN  # at most, each with a block that is not full
+        self._cache = KvCache(self.model.new_store(num_blocks_for(num_tokens) + num_texts + TREE_SLOTS // BLOCK_LEN))
+        self._scale = 1.0
+        self._scale = self._find_scale()
 
     @classmethod
     def load(cls, config: EngineConfig, num_tokens: int) -> OnlineTarget:
@@ -79,7 +88,7 @@ class OnlineTarget:
 
     def watch(self, layers: Sequence[int]) -> None:
         """Record the inputs of these layers as features from now on. Raises ModelRefused."""
-        self._tap = self.model.tap(layers)
+        self.layers, self._tap = tuple(layers), self.model.tap(layers)
 
     @contextmanager
     def reading(self, texts: Sequence[NDArray[np.int32]]) -> Iterator[list[Reading]]:
@@ -90,17 +99,45 @@ class OnlineTarget:
             batch = pack([Segment(rows, text) for rows, text in pairs], self._cache.store)
             logits_RV = self.model.forward(batch)
             assert self._tap is not None, "nothing is watched"
-            features_RF = self._tap.rows(torch.arange(batch.num_tokens, device=self.model.device)).float()
+            rows_R = torch.arange(batch.num_tokens, device=self.model.device)
+            features_RF, hidden_RE = self._tap.rows(rows_R).float(), self._last.all_rows()[: batch.num_tokens].float()
             for rows, text in zip(all_rows, texts, strict=True):
                 self._cache.store.commit(rows, np.arange(len(text), dtype=np.int32))
             bounds = pairwise(batch.offsets.tolist())
             yield [
-                Reading(features_RF[first:end], logits_RV[first:end], rows)
+                Reading(features_RF[first:end], hidden_RE[first:end], logits_RV[first:end], rows)
                 for (first, end), rows in zip(bounds, all_rows, strict=True)
             ]
         finally:
             for rows in all_rows:
                 self._cache.pool.release(rows.table)
+
+    def chances(self, hidden_TE: Tensor, ids_W: Tensor) -> Tensor:
+        """float32 [T, W]: the probabilities among some tokens after last hidden states. ids_W: int64."""
+        return self._logits(hidden_TE, self.output_VE[ids_W]).softmax(-1)
+
+    def _logits(self, hidden_TE: Tensor, output_WE: Tensor) -> Tensor:
+        """float32: what the output layer makes of last hidden states."""
+        logits_TW = (hidden_TE.to(output_WE.dtype) @ output_WE.T).float() * self._scale
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        return cap * torch.tanh(logits_TW / cap) if cap else logits_TW
+
+    def _find_scale(self) -> float:
+        """The factor of a model's logits, 1 for most. Raises ModelRefused where they are something else than the output
+        layer's of the last hidden states."""
+        rows = self._cache.new_rows(len(TRIAL))
+        try:
+            said_TV = self.model.forward(pack([Segment(rows, np.array(TRIAL, np.int32))], self._cache.store)).float()
+        finally:
+            self._cache.pool.release(rows.table)
+        hidden_TE, cap = self._last.all_rows()[: len(TRIAL)], getattr(self.config, "final_logit_softcapping", None)
+        plain_TV = cap * torch.atanh((said_TV / cap).clamp(-0.9999, 0.9999)) if cap else said_TV
+        raw_TV = (hidden_TE.to(self.output_VE.dtype) @ self.output_VE.T).float()
+        scale = float(f"{float((raw_TV * plain_TV).sum() / (raw_TV * raw_TV).sum()):.3g}")
+        off = float((raw_TV * scale - plain_TV).abs().max() / plain_TV.abs().max())
+        if not off < MOST_OFF:
+            raise ModelRefused(f"its logits are no multiple of its output layer's after its last norm: {off:.1%} off")
+        return scale
 
     def score(self, reading: Reading, rows: Sequence[int], forests: Sequence[Forest]) -> list[Chances]:
         """Score forests whose roots are the tokens row+1 of a text, in one packed forward after the cached text."""

@@ -1,186 +1,95 @@
-"""Trains a draft head: `gander train-head --model M --data FILE|generate --out DIR`, and GTO on one with `--start`.
+"""Trains draft heads: `gander train-head --model M --data FILE|generate --out DIR`, by minutes or by steps.
 
-Owns the command: answers, steps, plot, folder, and the acceptance length on held-out texts.
-Invariant: every part in the work folder is complete, so the command can be killed at any time and started again.
+Owns the command line alone; `run` does the work, and `bundle` packs it for another machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from decoding.config import EngineConfig
-from decoding.core.files.output import claim_folder, replace_file
-from decoding.drafting.block.checkpoint import assemble_block, save_block
-from decoding.drafting.block.network import BlockHead
-from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, load_head, save_head
-from decoding.drafting.eagle.network import EagleHead
-from decoding.engine.start import load_engine
-from decoding.errors import ConfigError, GanderError
-from decoding.model.checkpoint import resolve
-from decoding.model.files.gguf_place import gguf_paths
-from decoding.training.heads.acceptance import CHAIN, acceptance
-from decoding.training.heads.answers import Answer, Asking, load_answers, regenerate
-from decoding.training.heads.block.fresh_block import new_block_head, rarest_token, shared_layers
-from decoding.training.heads.curves import plot_curves
-from decoding.training.heads.fresh_head import most_frequent_tokens, new_head
-from decoding.training.heads.options import BlockOptions, GtoOptions, TrainingOptions
-from decoding.training.heads.prompts import GENERATED, generated_prompts, prompts_of_file
-from decoding.training.heads.target import OnlineTarget
-from decoding.training.heads.trainer import HeadTrainer
+from decoding.errors import GanderError
+from decoding.training.heads.options import BlockOptions, GtoOptions, HeadDtype, Objective, TrainingOptions
+from decoding.training.heads.run.bundle import bundle
+from decoding.training.heads.run.device_limit import Clock
+from decoding.training.heads.run.job import Job
+from decoding.training.heads.run.run import Run
+from decoding.training.heads.texts.answers import Asking
+from decoding.training.heads.texts.prompts import GENERATED
 
-RATES = {"eagle3": 5e-5, "gto": 5e-6, "block": 6e-4}
-EPOCHS = 5
-COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-
-
-@dataclass(frozen=True)
-class Job:
-    """One call of the command. num_held_out: so many last answers are kept for the check at the end."""
-
-    engine: EngineConfig
-    data: str
-    out: Path
-    start: str | None
-    num_prompts: int
-    num_held_out: int
-    draft_vocab_size: int
-    asking: Asking
-    options: TrainingOptions
-
-    @property
-    def work(self) -> Path:
-        """The folder of answers and checkpoint."""
-        return self.out / "work"
-
-
-def prepare_answers(job: Job, console: Console) -> tuple[list[Answer], list[Answer]]:
-    """The answers to learn from, and the held-out ones: from a folder of shards given as data, or from the job's own,
-    which are generated if they are missing."""
-    folder = Path(job.data)
-    if not (folder.is_dir() and any(folder.glob("*.npz"))):
-        folder = _regenerated(job, console)
-    answers = load_answers(folder, job.options.max_len)
-    if len(answers) <= job.num_held_out:
-        raise ConfigError(f"{folder} holds {len(answers)} answers, and {job.num_held_out} of them are held out")
-    end = len(answers) - job.num_held_out
-    return answers[:end], answers[end:]
-
-
-def _regenerated(job: Job, console: Console) -> Path:
-    if job.data != GENERATED and not Path(job.data).is_file():
-        raise ConfigError(f"data {job.data!r} is neither {GENERATED!r}, a file of prompts nor a folder of answers")
-    config, source = resolve(job.engine)
-    engine = load_engine(config)
-    if job.data == GENERATED:
-        prompts = generated_prompts(source, job.num_prompts, job.asking.seed)
-    else:
-        prompts = prompts_of_file(Path(job.data), source, job.num_prompts)
-    folder = job.work / f"answers-{job.asking.name(job.engine.model, prompts)}"
-    with Progress(*COLUMNS, TimeRemainingColumn(), console=console) as bars:
-        bar = bars.add_task("answers", total=len(prompts))
-        regenerate(engine, prompts, job.asking, folder, lambda done: bars.update(bar, completed=done))
-    return folder
-
-
-def load_heads(
-    job: Job, target: OnlineTarget, answers: Sequence[Answer]
-) -> tuple[EagleHead | BlockHead, EagleHead | None]:
-    """The head to train, and GTO's frozen reference. Raises ConfigError if a start head is missing or does not fit."""
-    embeddings_VE = target.model.shared.embeddings.detach()
-    if job.options.objective == "block":
-        if job.start is None:
-            mask = rarest_token([answer.tokens for answer in answers], embeddings_VE)
-            return new_block_head(target, mask, job.options.block, job.options.seed), None
-        layers = shared_layers(target)
-        return assemble_block(find_head(job.start), *layers, embeddings_VE.float(), target.model.num_layers), None
-    if job.start is None:
-        if job.options.objective == "gto":
-            raise ConfigError("objective 'gto' goes on from a head: name it with --start")
-        size = min(job.draft_vocab_size, len(embeddings_VE))
-        tokens = most_frequent_tokens([answer.reply for answer in answers], len(embeddings_VE), size)
-        return new_head(target, tokens, job.options.seed), None
-    fits = HeadTarget(embeddings_VE.float(), target.model.num_layers)
-    head, reference = (load_head(find_head(job.start), fits) for _ in range(2))
-    if job.options.objective == "eagle3":
-        return head, None
-    return head, reference.requires_grad_(False)
-
-
-def train(job: Job, console: Console) -> dict[str, float]:
-    """Do the rest of a job and write the head; return the acceptance lengths on the held-out answers. Raises
-    ConfigError for a folder that holds something else, and for a GGUF file."""
-    if gguf_paths(job.engine.model, job.engine.gguf_file, job.engine.revision):
-        raise ConfigError(
-            f"--model {job.engine.model} is a GGUF file: train on the folder of the model that it was made from, and "
-            "serve the file with that head"
-        )
-    claim_folder(job.out)
-    answers, held_out = prepare_answers(job, console)
-    job = replace(job, options=with_steps(job.options, len(answers)))
-    target = OnlineTarget.load(job.engine, job.options.max_len * job.options.batch)
-    head, reference = load_heads(job, target, answers)
-    target.watch(head.config.feature_layers)
-    trainer = HeadTrainer(head, reference, target, answers, job.options, job.work / "training.pt")
-    with Progress(*COLUMNS, TimeRemainingColumn(), console=console) as bars:
-        bar = bars.add_task("steps", total=job.options.num_steps, completed=trainer.progress.step)
-        while not trainer.is_done:
-            loss = trainer.take_step()
-            bars.update(bar, completed=trainer.progress.step, description=f"loss {loss:.3f}")
-    if isinstance(head, BlockHead):
-        save_block(head, job.out, target.model.num_layers)
-    else:
-        save_head(head, job.out, job.engine.model)
-    if find_spec("matplotlib") is not None:
-        plot_curves(trainer.progress, job.out / "curves.svg")
-    shapes = {"chain": CHAIN, "tree": job.options.gto.tree}
-    lengths = {name: round(acceptance(head, target, held_out, shape).tau, 3) for name, shape in shapes.items()}
-    told = {"seconds": round(trainer.progress.seconds, 1), "num_answers": len(answers), "acceptance_lengths": lengths}
-    with replace_file(job.out / "training.json") as file:
-        file.write(json.dumps(told, indent=2).encode() + b"\n")
-    return lengths
+RATES = {"eagle3": 5e-5, "block": 6e-4}
+STEP_TOKENS = {"cpu": 1024, "cuda": 16384}
+DTYPES: dict[str, HeadDtype] = {"cpu": "float32", "cuda": "bfloat16"}
+OBJECTIVES: tuple[Objective, ...] = ("eagle3", "gto", "control", "block")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line. Options whose default depends on the objective are None until `job_of` fills them in."""
+    """Parse the command line. Options whose default depends on others are None until `job_of` fills them in."""
     parser = argparse.ArgumentParser(prog="gander train-head", description="Train a draft head for a model.")
-    add, gto, block = parser.add_argument, GtoOptions(), BlockOptions()
+    add = parser.add_argument
     add("--model", default="gosling", help="the bundled model, a folder or a hub name: the head's target")
-    add("--data", default=GENERATED, help=f"prompts, a line each, a folder of answers, or {GENERATED!r}")
-    add("--out", type=Path, required=True, help="the head's folder; its work folder lies in it")
-    add("--objective", choices=("eagle3", "gto", "block"), default="eagle3")
-    add("--start", help="the head to go on from: a folder or hub name; gto needs one")
-    add("--prompts", type=int, default=4000, help="of the data")
-    add("--held-out", type=int, default=48, help="answers kept for the acceptance lengths at the end")
-    add("--temperatures", type=float, nargs="+", default=[0.0, 1.0], help="of the answers, turn by turn")
+    add(
+        "--data",
+        nargs="+",
+        default=[GENERATED],
+        help=f"files of prompts, a line each, a folder of answers, {GENERATED!r}",
+    )
+    add("--out", type=Path, help="the head's folder; its work folder lies in it")
+    add("--pack", type=Path, metavar="FOLDER", help="train nothing: write all that this call needs into a folder")
+    add("--objective", type=_objectives, default=("eagle3",), help="eagle3, gto, control, with commas; or block")
+    add("--minutes", type=float, help="to divide among answers, features and trainings; default: no bound")
+    add("--start", help="the head to go on from: a folder or hub name")
+    add("--seeds", type=int, help="of gto and control; default 3 where both are trained, else 1")
+    add("--prompts", type=int, default=4000, help="of each of the data")
+    add("--held-out", type=int, default=48, help="first prompts, answered at 0 and 1 for the acceptance lengths alone")
+    add("--answers", type=int, default=1, help="to a prompt")
+    add("--temperatures", type=float, nargs="+", default=[0.7, 1.0], help="of the answers, turn by turn")
+    add("--at-once", type=int, help="answers that are written at once; default: what suits the machine")
     add("--max-tokens", type=int, default=512, help="of an answer")
     add("--max-len", type=int, default=2048, help="of prompt and answer, in tokens")
+    add(
+        "--feature-gib",
+        type=float,
+        default=8.0,
+        help="of the target's states kept on disk; half of what is free at most",
+    )
     add("--draft-vocabulary", type=int, default=32000, help="tokens that the head can draft, at most")
-    add("--steps", type=int, help="default: 5 epochs")
-    add("--rate", type=float, help="AdamW's, at its peak; default 5e-5, gto 5e-6, block 6e-4")
+    add("--steps", type=int, help="of each training; default: 5 epochs, or what the minutes allow")
+    add("--tokens", type=int, help="of a step, in whole answers; default 1024, on a GPU 16384")
+    add("--rate", type=float, help="AdamW's, at its peak; default 5e-5, block 6e-4; gto and control take a tenth of it")
     add("--warm-up", type=int, help="steps; default 1000, but at most a tenth of all")
-    add("--batch", type=int, default=1, help="answers at once")
-    add("--accumulation", type=int, default=2, help="batches in a step")
-    add("--checkpoint-every", type=int, default=25, help="steps")
+    add("--save-seconds", type=float, default=20.0, help="of training that a kill loses at most")
     add("--seed", type=int, default=0)
     add("--device", default="auto", help="auto, cpu or cuda")
-    add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the head's products")
+    add("--dtype", choices=("float32", "bfloat16"), help="of the head's products; default float32, on a GPU bfloat16")
     add("--threads", type=int, help="default: what torch takes")
+    _add_block(parser)
+    _add_gto(parser)
+    chosen = parser.parse_args(argv)
+    if (chosen.out is None) == (chosen.pack is None):
+        parser.error("name either --out, to train, or --pack, to write a folder for another machine")
+    if chosen.minutes is not None and chosen.steps is not None:
+        parser.error("--minutes divides time and --steps counts: give one of them")
+    return chosen
+
+
+def _add_block(parser: argparse.ArgumentParser) -> None:
+    add, block = parser.add_argument, BlockOptions()
     add("--block", type=int, default=block.block_len, help="of a new block head: its rows, a token and masks")
     add("--layers", type=int, default=block.num_layers, help="of a new block head")
     add("--correction", type=int, default=block.markov_rank, help="rank, of a new block head's by the token before")
     add("--roots", type=int, default=block.num_roots, help="tokens of an answer at which blocks begin")
-    add("--omega", type=float, default=gto.weight, help="weight of GTO's loss; 0 trains on without it")
+
+
+def _add_gto(parser: argparse.ArgumentParser) -> None:
+    add, gto = parser.add_argument, GtoOptions()
+    add("--omega", type=float, default=gto.weight, help="weight of GTO's loss")
     add("--groups", type=int, default=gto.num_groups, help="K, of an answer")
     add("--group-size", type=int, default=gto.group_size, help="m, adjacent positions")
     add("--eta", type=float, default=gto.temperature, help="of the smooth maximum over branches")
@@ -188,11 +97,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--delta", type=float, default=gto.floor, help="added to the rewards' spread in a group")
     add("--reward", choices=("expected", "greedy"), default=gto.reward)
     add("--aggregate", choices=("lse", "max", "mean"), default=gto.aggregate)
-    return parser.parse_args(argv)
+
+
+def _objectives(given: str) -> tuple[Objective, ...]:
+    """In the order in which they are trained."""
+    names = given.split(",")
+    if unknown := next((name for name in names if name not in OBJECTIVES), None):
+        raise argparse.ArgumentTypeError(f"{unknown!r} is none of {', '.join(OBJECTIVES)}")
+    if "block" in names and len(names) > 1:
+        raise argparse.ArgumentTypeError("block is trained alone")
+    return tuple(name for name in OBJECTIVES if name in names)
 
 
 def job_of(chosen: argparse.Namespace) -> Job:
-    """The command line as a job. `with_steps` fills in `--steps` and what depends on it."""
+    """The command line as a job."""
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = kind if chosen.device == "auto" else chosen.device.partition(":")[0]
     gto = GtoOptions(
         group_size=chosen.group_size,
         num_groups=chosen.groups,
@@ -204,50 +124,59 @@ def job_of(chosen: argparse.Namespace) -> Job:
         aggregate=chosen.aggregate,
     )
     options = TrainingOptions(
-        objective=chosen.objective,
-        num_steps=chosen.steps or 0,
-        rate=chosen.rate or RATES[chosen.objective],
-        warm_up_steps=chosen.warm_up or 0,
+        objective=chosen.objective[0],
+        num_steps=chosen.steps,
+        rate=chosen.rate or RATES.get(chosen.objective[0], RATES["eagle3"]),
+        warm_up_steps=chosen.warm_up,
         seed=chosen.seed,
-        batch=chosen.batch,
-        accumulation=chosen.accumulation,
-        max_len=chosen.max_len,
-        dtype=chosen.dtype,
-        checkpoint_every=chosen.checkpoint_every,
+        tokens=chosen.tokens or STEP_TOKENS.get(kind, STEP_TOKENS["cpu"]),
+        dtype=chosen.dtype or DTYPES.get(kind, DTYPES["cpu"]),
+        save_seconds=chosen.save_seconds,
         gto=gto,
         block=BlockOptions(chosen.block, chosen.layers, chosen.correction, chosen.roots),
     )
+    has_both = {"gto", "control"} <= set(chosen.objective)
     return Job(
         engine=EngineConfig(model=chosen.model, device=chosen.device, threads=torch.get_num_threads()),
-        data=chosen.data,
+        data=tuple(chosen.data),
         out=chosen.out,
         start=chosen.start,
+        objectives=chosen.objective,
         num_prompts=chosen.prompts,
         num_held_out=chosen.held_out,
         draft_vocab_size=chosen.draft_vocabulary,
-        asking=Asking(tuple(chosen.temperatures), chosen.max_tokens, chosen.max_len, chosen.seed),
+        asking=Asking(tuple(chosen.temperatures), chosen.answers, chosen.max_tokens, chosen.max_len, chosen.seed),
         options=options,
+        minutes=chosen.minutes,
+        at_once=chosen.at_once,
+        feature_bytes=int(chosen.feature_gib * 2**30),
+        seeds=chosen.seeds or (3 if has_both else 1),
     )
 
 
-def with_steps(options: TrainingOptions, num_answers: int) -> TrainingOptions:
-    """Options with five epochs if no number of steps was given, and the paper's warm-up if it is short enough."""
-    steps = options.num_steps or max(1, EPOCHS * num_answers // (options.batch * options.accumulation))
-    return replace(options, num_steps=steps, warm_up_steps=options.warm_up_steps or min(1000, steps // 10))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train, write the head, and print the acceptance lengths."""
-    chosen, console = parse(argv), Console()
+def main(argv: Sequence[str] | None = None, now: Clock = time.monotonic) -> int:
+    """Train, write the heads, and say the acceptance lengths; or pack. now: the clock that minutes are counted by."""
+    chosen = parse(argv)
     if chosen.threads is not None:
         torch.set_num_threads(chosen.threads)
     try:
-        lengths = train(job_of(chosen), console)
+        if chosen.pack is not None:
+            pieces = bundle(chosen)
+            _say(f"{chosen.pack}: {pieces} pieces; python run.py there does the rest")
+            return 0
+        found = Run(job_of(chosen), _say, now).finish()
     except GanderError as error:
-        Console(stderr=True).print(f"[red]train-head:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.stderr.write(f"train-head: {error}\n")
         return 2
-    console.print(f"{chosen.out}: acceptance length {lengths['chain']} as a chain, {lengths['tree']} as a tree")
+    for name, lengths in found.items():
+        shapes = ("; ".join(f"{one:g} at temperature {at}" for at, one in each.items()) for each in lengths.values())
+        _say(f"{name}: acceptance length as a chain {', as a tree '.join(shapes)}")
     return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -28,9 +28,36 @@ class Trees:
     parents_PL: NDArray[np.int64]
 
 
-@torch.no_grad()
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """All that a tree may be chosen from, parents first. tokens_PC, parents_PC: as of `Trees`. scores_PC: the head's
+    log probability of the path to each."""
+
+    tokens_PC: Tensor
+    parents_PC: Tensor
+    scores_PC: Tensor
+
+    def best(self, num_nodes: int, scores_PC: Tensor | None = None) -> Trees:
+        """The trees of the highest scores, by default the head's own; of equal ones the earlier, so that every node has
+        its parent. scores_PC: falling along paths."""
+        scores_PC = self.scores_PC if scores_PC is None else scores_PC
+        order_PC = scores_PC.sort(stable=True, dim=1, descending=True).indices
+        kept_PL = order_PC[:, :num_nodes].sort(1).values
+        places_PC = torch.full_like(self.parents_PC, -1)
+        places_PC.scatter_(1, kept_PL, torch.arange(kept_PL.shape[1], device=kept_PL.device).expand_as(kept_PL))
+        parents_PL = self.parents_PC.gather(1, kept_PL)
+        parents_PL = torch.where(parents_PL < 0, parents_PL, places_PC.gather(1, parents_PL.clamp(min=0)))
+        return Trees(self.tokens_PC.gather(1, kept_PL).cpu().numpy(), parents_PL.cpu().numpy())
+
+
 def grow(head: EagleHead, context: Context, rows_P: Tensor, shape: TreeShape) -> Trees:
     """Grow the trees after some rows of one sequence."""
+    return candidates(head, context, rows_P, shape).best(shape.num_nodes)
+
+
+@torch.no_grad()
+def candidates(head: EagleHead, context: Context, rows_P: Tensor, shape: TreeShape) -> Candidates:
+    """At each depth the most likely nodes of all are expanded."""
     target_ids_W, way = head.target_ids, start(context, rows_P[None])
     scores_PK, ids_PK = log_probabilities(head, way.hidden_BRE)[0].topk(min(shape.top_k, len(target_ids_W)))
     width = ids_PK.shape[1]
@@ -49,20 +76,7 @@ def grow(head: EagleHead, context: Context, rows_P: Tensor, shape: TreeShape) ->
         tokens_PK, frontier_PK = tokens_PC.gather(1, best_PK), best_PK + num_candidates
         way_of_PK = best_PK // width + width * torch.arange(len(rows_P), device=rows_P.device)[:, None]
         num_candidates += width * width
-    tokens_PC, parents_PC, scores_PC = (torch.cat(each, 1) for each in zip(*pool, strict=True))
-    return _keep_best(tokens_PC, parents_PC, scores_PC, shape.num_nodes)
-
-
-def _keep_best(tokens_PC: Tensor, parents_PC: Tensor, scores_PC: Tensor, num_nodes: int) -> Trees:
-    """The trees of the most likely candidates; of equally likely ones the earlier, so that every node has its
-    parent."""
-    order_PC = scores_PC.sort(stable=True, dim=1, descending=True).indices
-    kept_PL = order_PC[:, :num_nodes].sort(1).values
-    places_PC = torch.full_like(parents_PC, -1)
-    places_PC.scatter_(1, kept_PL, torch.arange(kept_PL.shape[1], device=kept_PL.device).expand_as(kept_PL))
-    parents_PL = parents_PC.gather(1, kept_PL)
-    parents_PL = torch.where(parents_PL < 0, parents_PL, places_PC.gather(1, parents_PL.clamp(min=0)))
-    return Trees(tokens_PC.gather(1, kept_PL).cpu().numpy(), parents_PL.cpu().numpy())
+    return Candidates(*(torch.cat(each, 1) for each in zip(*pool, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,21 @@ from transformers import PreTrainedModel
 
 from decoding.config import EngineConfig
 from decoding.drafting.eagle.network import EagleHead
-from decoding.training.heads.answers import Answer
 from decoding.training.heads.fresh_head import most_frequent_tokens, new_head
-from decoding.training.heads.options import GtoOptions, HeadDtype, Objective, TrainingOptions, TreeShape
+from decoding.training.heads.options import (
+    TTT_STEPS,
+    GtoOptions,
+    HeadDtype,
+    Objective,
+    TrainingOptions,
+    TreeShape,
+)
 from decoding.training.heads.target import OnlineTarget
-from decoding.training.heads.trainer import HeadTrainer
+from decoding.training.heads.texts.answers import Answer
+from decoding.training.heads.texts.features import Features
+from decoding.training.heads.texts.packs import Pack, packed
+from decoding.training.heads.trainer import Clock, HeadTrainer
+from decoding.training.heads.ttt import Lesson, lesson_of
 from tests.models import tiny
 
 VOCAB = 48
@@ -40,8 +50,31 @@ def head_of(target: OnlineTarget, seed: int = 0) -> EagleHead:
     return head
 
 
+def lesson_for(head: EagleHead, target: OnlineTarget, pack: Pack, num_steps: int = TTT_STEPS) -> Lesson:
+    known = Features(target, None, 0).of(pack)
+    wanted_TW = target.chances(known.hidden_TE, head.target_ids)
+    return lesson_of(pack, known.features_TF, wanted_TW, head.t2d[known.likeliest_T], num_steps)
+
+
+class SteppingClock:
+    """A clock on which every look takes half a second."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        self.seconds += 0.5
+        return self.seconds
+
+
 def make_trainer(
-    objective: Objective, checkpoint: Path, num_steps: int = 8, dtype: HeadDtype = "float32", **changes: float
+    objective: Objective,
+    checkpoint: Path,
+    num_steps: int | None = 8,
+    dtype: HeadDtype = "float32",
+    now: Clock | None = None,
+    seconds: float = 0.0,
+    **changes: float,
 ) -> HeadTrainer:
     torch.manual_seed(0)
     target = target_of(tiny("llama", vocab_size=VOCAB))
@@ -52,11 +85,14 @@ def make_trainer(
     options = TrainingOptions(
         objective=objective,
         num_steps=num_steps,
+        seconds=seconds,
         rate=3e-3,
         warm_up_steps=2,
-        batch=2,
-        checkpoint_every=2,
+        tokens=60,
+        save_seconds=1.0,
         dtype=dtype,
         gto=GtoOptions(tree=TREE, group_size=4, num_groups=2, **changes),  # type: ignore[arg-type]
     )
-    return HeadTrainer(head, reference, target, answers(), options, checkpoint)
+    features = Features(target, None, 0)
+    packs = packed(answers(), options.tokens, 0)
+    return HeadTrainer(head, reference, features, packs, options, checkpoint, now or SteppingClock())

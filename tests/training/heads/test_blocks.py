@@ -15,16 +15,17 @@ from decoding.drafting.block.network import BlockHead
 from decoding.model.target_model import TargetModel
 from decoding.training.heads.acceptance import acceptance
 from decoding.training.heads.block.block_acceptance import accepted_in_blocks
-from decoding.training.heads.block.blocks import block_loss, draw_roots, name_blocks
+from decoding.training.heads.block.blocks import PaddedLesson, block_loss, draw_roots, name_blocks
 from decoding.training.heads.block.fresh_block import new_block_head, rarest_token
 from decoding.training.heads.options import BlockOptions, TrainingOptions, TreeShape
 from decoding.training.heads.target import OnlineTarget
+from decoding.training.heads.texts.features import Features
+from decoding.training.heads.texts.packs import packed
 from decoding.training.heads.train_head import main
 from decoding.training.heads.trainer import HeadTrainer
-from decoding.training.heads.ttt import Lesson
 from tests.blocks import Published
 from tests.models import tiny
-from tests.training.heads.lessons import CONFIG, VOCAB, answers, target_of
+from tests.training.heads.lessons import CONFIG, VOCAB, SteppingClock, answers, target_of
 
 SHAPE = BlockOptions(block_len=4, num_layers=1, num_roots=8)
 CORRECTED = BlockOptions(block_len=4, num_layers=1, markov_rank=8, num_roots=8)
@@ -40,18 +41,19 @@ def head_of(target: OnlineTarget, shape: BlockOptions = SHAPE) -> BlockHead:
 def make_trainer(checkpoint: Path, num_steps: int, shape: BlockOptions = SHAPE) -> HeadTrainer:
     target = target_of(tiny("llama", vocab_size=VOCAB))
     options = TrainingOptions(
-        objective="block", num_steps=num_steps, rate=3e-3, warm_up_steps=2, batch=2, checkpoint_every=2, block=shape
+        objective="block", num_steps=num_steps, rate=3e-3, warm_up_steps=2, tokens=60, save_seconds=1.0, block=shape
     )
-    return HeadTrainer(head_of(target, shape), None, target, answers(), options, checkpoint)
+    head, packs = head_of(target, shape), packed(answers(), options.tokens, 0)
+    return HeadTrainer(head, None, Features(target, None, 0), packs, options, checkpoint, SteppingClock())
 
 
-def lesson_of(tokens_BT: torch.Tensor, num_answered: int) -> Lesson:
+def lesson_of(tokens_BT: torch.Tensor, num_answered: int) -> PaddedLesson:
     """Random features and distributions; the first `num_answered` tokens belong to the answer."""
     generator = torch.Generator().manual_seed(0)
     features_BTF = torch.randn((*tokens_BT.shape, 2 * 64), generator=generator)
     wanted_BTW = torch.rand((*tokens_BT.shape, VOCAB), generator=generator).softmax(-1)
     learned_BT = (torch.arange(tokens_BT.shape[1]) < num_answered).expand_as(tokens_BT)
-    return Lesson(tokens_BT, features_BTF, wanted_BTW, learned_BT, learned_BT)
+    return PaddedLesson(tokens_BT, features_BTF, wanted_BTW, learned_BT)
 
 
 @pytest.mark.parametrize("shape", [SHAPE, CORRECTED])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +13,21 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from decoding.config import EngineConfig
-from decoding.drafting.eagle.checkpoint import HeadTarget, load_head
 from decoding.drafting.eagle.head_config import default_feature_layers
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import TargetModel
-from decoding.training.heads.answers import Asking, load_answers, regenerate
 from decoding.training.heads.fresh_head import most_frequent_tokens, new_head
-from decoding.training.heads.prompts import generated_prompts, prompts_of_file
+from decoding.training.heads.texts.answers import Asking, Writer, load_answers
+from decoding.training.heads.texts.prompts import generated_prompts, prompts_of_file
 from decoding.training.heads.train_head import main
 from decoding.training.texts.prompts import held_out_prompts
 from tests.models import tiny
 from tests.training.heads.lessons import VOCAB, target_of
 
+PROMPTS = [[3 + place, 40, 5] for place in range(70)]
 ASKING = Asking(temperatures=(0.0, 1.0), max_tokens=12, max_len=64)
 
 
@@ -36,29 +37,57 @@ def engine() -> Engine:
     return start_engine(TargetModel.from_model(tiny("llama"), config), config)
 
 
+def write_all(engine: Engine, folder: Path, asking: Asking = ASKING) -> Writer:
+    writer = Writer(engine, PROMPTS, asking, folder)
+    while not writer.is_done:
+        writer.step()
+    return writer
+
+
 def test_answers_are_the_targets_own_and_a_stopped_run_makes_the_missing_shards_alone(
     engine: Engine, tmp_path: Path
 ) -> None:
-    prompts = [[3 + place, 40, 5] for place in range(70)]
-    told: list[int] = []
-    regenerate(engine, prompts, ASKING, tmp_path, told.append)
-    assert told == [64, 70]
+    assert write_all(engine, tmp_path).num_ended == 70
     whole = load_answers(tmp_path, 64)
-    assert [answer.tokens[:3].tolist() for answer in whole] == prompts
+    assert [answer.tokens[:3].tolist() for answer in whole] == PROMPTS
     assert all(1 < len(answer.reply) <= 12 for answer in whole)
+    assert [answer.temperature for answer in whole[:3]] == [0.0, 1.0, 0.0]
     with torch.no_grad():
         logits = tiny("llama")(input_ids=torch.from_numpy(whole[0].tokens).long()[None]).logits[0]
     assert whole[0].reply.tolist() == logits[2:-1].argmax(-1).tolist()  # at temperature 0
     kept = (tmp_path / "00000.npz").stat().st_mtime_ns
     (tmp_path / "00001.npz").unlink()
     (tmp_path / "00001.npz.part").write_bytes(b"cut off")
-    regenerate(engine, prompts, ASKING, tmp_path, told.append)
+    assert write_all(engine, tmp_path).num_ended == 6
     assert (tmp_path / "00000.npz").stat().st_mtime_ns == kept
     for before, after in zip(whole, load_answers(tmp_path, 64), strict=True):
         assert np.array_equal(before.tokens, after.tokens)
-    assert ASKING.name("tiny", prompts) != ASKING.name("tiny", prompts[1:])
-    with pytest.raises(ConfigError, match="no answers"):
+    assert ASKING.name("tiny", PROMPTS) != ASKING.name("tiny", PROMPTS[1:])
+    with pytest.raises(ConfigError, match="no answers to learn from"):
         load_answers(tmp_path / "nowhere", 64)
+    with pytest.raises(ConfigError, match="no answers to measure"):
+        load_answers(tmp_path, 64, held_out=True)
+
+
+def test_several_answers_of_a_prompt_differ_and_time_that_runs_out_keeps_what_ended(
+    engine: Engine, tmp_path: Path
+) -> None:
+    asking = replace(ASKING, answers=2, temperatures=(1.0,))
+    write_all(engine, tmp_path / "all", asking)
+    whole = load_answers(tmp_path / "all", 64)
+    pairs = list(zip(whole[:70], whole[70:], strict=True))
+    assert all(np.array_equal(first.tokens[:3], second.tokens[:3]) for first, second in pairs)
+    assert not any(np.array_equal(first.tokens, second.tokens) for first, second in pairs)
+    writer = Writer(engine, PROMPTS, asking, tmp_path / "some")
+    while writer.num_ended < 3:
+        work = writer.step()
+        assert work.products > 0
+        assert work.num_bytes > engine.model.num_bytes
+    writer.give_up()
+    assert not engine.has_work
+    some = load_answers(tmp_path / "some", 64)
+    assert 3 <= len(some) < 70
+    assert {answer.tokens.tobytes() for answer in some} <= {answer.tokens.tobytes() for answer in whole}
 
 
 def test_prompts_come_from_lines_questions_and_conversations(tmp_path: Path) -> None:
@@ -69,7 +98,12 @@ def test_prompts_come_from_lines_questions_and_conversations(tmp_path: Path) -> 
     tokenizer = Tokenizer.from_file(str(BUNDLED_FOLDER / "tokenizer.json"))
     found = [tokenizer.decode(ids, skip_special_tokens=False) for ids in prompts_of_file(path, str(BUNDLED_FOLDER), 3)]
     assert found == ["<|user|>Hello<|end|><|assistant|>", "Two?", "three"]
-    path.write_text('{"text": "x"}')
+    text = "One two three four five six."
+    path.write_text(json.dumps({"text": text}))
+    (ids,) = prompts_of_file(path, str(BUNDLED_FOLDER), 3)
+    assert text.startswith(tokenizer.decode(ids))
+    assert 0 < len(tokenizer.decode(ids)) <= len(text) / 2
+    path.write_text('{"title": "x"}')
     with pytest.raises(ConfigError, match="line 1"):
         prompts_of_file(path, str(BUNDLED_FOLDER), 1)
 
@@ -122,26 +156,6 @@ def test_a_fresh_head_begins_as_the_last_layer_as_far_as_it_has_its_parts(
     assert torch.equal(own["self_attn.o_proj.weight"], last["self_attn.o_proj.weight"]) == takes_attention
 
 
-@pytest.mark.slow
-def test_the_command_trains_a_head_that_loads_and_gto_goes_on_from_it(tmp_path: Path) -> None:
-    out, tuned = tmp_path / "head", tmp_path / "tuned"
-    small = ["--held-out", "2", "--steps", "2", "--threads", "1", "--max-len", "96", "--draft-vocabulary", "600"]
-    assert main(["--out", str(out), "--prompts", "6", "--max-tokens", "40", *small]) == 0
-    shards = next((out / "work").glob("answers-*"))
-    going_on = ["--objective", "gto", "--start", str(out), "--groups", "1", "--group-size", "2"]
-    assert main(["--out", str(tuned), "--data", str(shards), *going_on, *small]) == 0
-    embeddings = torch.zeros(2048, 256)
-    for folder in (out, tuned):
-        head = load_head(folder, HeadTarget(embeddings, 5))
-        assert head.lm_head.weight.shape == (600, 256)
-        told = json.loads((folder / "training.json").read_text())
-        assert all(length >= 1 for length in told["acceptance_lengths"].values())
-        assert (folder / "curves.svg").read_text().count("depth 7")
-    fields = json.loads((out / "config.json").read_text())
-    assert fields["speculators_model_type"] == "eagle3"
-    assert fields["eagle_aux_hidden_state_layer_ids"] == [1, 3, 5]
-
-
 def test_what_cannot_be_done_is_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts, empty, file = tmp_path / "prompts.txt", tmp_path / "empty", tmp_path / "model.gguf"
     prompts.write_text("Say hello.\n")
@@ -149,8 +163,26 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(tmp_path: Path, capsys: py
     empty.mkdir()
     for asked, told in {
         ("--data", "nowhere.jsonl"): "'nowhere.jsonl' is neither 'generate', a file of prompts nor a folder of answers",
-        ("--data", str(prompts), "--model", str(empty)): "config.json",
+        ("--data", str(prompts), "--model", str(empty)): f"the tokenizer of {str(empty)!r} cannot be loaded",
         ("--data", str(prompts), "--model", str(file)): "is a GGUF file: train on the folder of the model",
+        ("--data", str(prompts), "--held-out", "1"): "the data have 1 prompts, and 1 of them are held out",
     }.items():
         assert main(["--out", str(tmp_path / "out"), "--threads", "1", *asked]) == 2
         assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("--out", "x", "--objective", "eagle3,gfo"), "'gfo' is none of eagle3, gto, control, block"),
+        (("--out", "x", "--objective", "block,gto"), "block is trained alone"),
+        (("--out", "x", "--minutes", "3", "--steps", "4"), "--minutes divides time and --steps counts"),
+        ((), "name either --out, to train, or --pack"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_before_anything_starts(
+    asked: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(asked)
+    assert told in " ".join(capsys.readouterr().err.split())

@@ -13,7 +13,7 @@ import torch
 
 from decoding.drafting.eagle.network import EagleHead
 from decoding.errors import ConfigError
-from decoding.training.heads.options import HeadDtype, Objective
+from decoding.training.heads.options import HeadDtype, Objective, TrainingOptions
 from tests.training.heads.lessons import make_trainer
 
 CHILD = """
@@ -65,8 +65,8 @@ def test_the_head_learns_and_its_embeddings_stay(dtype: HeadDtype, tmp_path: Pat
     assert torch.equal(trainer.head.embed_tokens.weight, embeddings)
 
 
-def test_without_its_weight_gto_is_the_token_loss_alone(tmp_path: Path) -> None:
-    control = make_trainer("gto", tmp_path / "control.pt", 4, weight=0.0)
+def test_the_control_is_gto_without_its_loss(tmp_path: Path) -> None:
+    control = make_trainer("control", tmp_path / "control.pt", 4)
     plain = make_trainer("eagle3", tmp_path / "plain.pt", 4)
     tuned = make_trainer("gto", tmp_path / "tuned.pt", 4)
     for trainer in (control, plain, tuned):
@@ -84,9 +84,29 @@ def test_a_checkpoint_of_another_run_is_refused_by_what_differs(tmp_path: Path) 
         make_trainer("gto", tmp_path / "run.pt", 5, clip=0.1)
 
 
-def test_rates_warm_up_and_decay_to_nothing(tmp_path: Path) -> None:
-    options = make_trainer("eagle3", tmp_path / "run.pt", 12).options
-    rates = [options.rate_at(step) / options.rate for step in range(12)]
-    assert rates[:3] == [0.5, 1.0, 1.0]
-    assert rates[7] == pytest.approx(0.5)
-    assert rates[11] == pytest.approx(0.1)
+def test_rates_warm_up_and_decay_to_nothing_by_steps_and_by_seconds() -> None:
+    by_steps = TrainingOptions(objective="eagle3", rate=1.0, num_steps=20)
+    rates = [by_steps.rate_at(step, by_steps.share(step, 0.0)) for step in range(20)]
+    assert rates[:4] == pytest.approx([0.5, 1.0, 1.0, 0.85 / 0.9])
+    assert rates[11] == pytest.approx(0.5)
+    assert rates[19] == pytest.approx(0.05 / 0.9)
+    by_seconds = TrainingOptions(objective="eagle3", rate=1.0, seconds=50.0)
+    shares = [by_seconds.share(step, 2.5 * step) for step in range(20)]
+    assert [by_seconds.rate_at(step, share) for step, share in enumerate(shares)][2:] == pytest.approx(
+        rates[2:], rel=0.06
+    )
+    long_warm_up = TrainingOptions(objective="eagle3", rate=1.0, num_steps=20, warm_up_steps=8)
+    assert [long_warm_up.rate_at(step, step / 20) for step in range(4)] == [0.125, 0.25, 0.375, 0.5]
+    assert TrainingOptions(objective="eagle3", rate=1.0).share(0, 0.0) == 1.0  # no time at all
+
+
+def test_a_run_of_so_many_seconds_ends_with_them_and_counts_what_it_learned(tmp_path: Path) -> None:
+    trainer = make_trainer("eagle3", tmp_path / "run.pt", None, seconds=3.0)
+    while not trainer.is_done:
+        trainer.take_step()
+    assert trainer.progress.step == 6  # half a second each, by its clock
+    assert trainer.progress.tokens >= 6 * 20
+    assert trainer.progress.products > 0
+    resumed = make_trainer("eagle3", tmp_path / "run.pt", None, seconds=4.0)
+    assert resumed.progress == trainer.progress
+    assert not resumed.is_done

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from decoding.drafting.block.network import BlockHead, Correction
 from decoding.drafting.block.shortlist import Shortlist
-from decoding.training.heads.answers import Answer
 from decoding.training.heads.block.blocks import name_blocks
 from decoding.training.heads.options import TreeShape
 from decoding.training.heads.target import OnlineTarget
+from decoding.training.heads.texts.answers import Answer
 
 # Shape suffixes: T tokens of a text, F features of a token, A blocks, I places that a block names, R places of all
 # blocks, S tokens of a shortlist, V the target's vocabulary.

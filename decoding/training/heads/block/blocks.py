@@ -7,6 +7,7 @@ serving has it, and never a token that is to be named.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,13 +16,37 @@ from torch.nn import functional
 
 from decoding.drafting.block.network import BlockHead
 from decoding.drafting.eagle.network import Attend
-from decoding.training.heads.answers import Answer
 from decoding.training.heads.options import TTT_DECAY
+from decoding.training.heads.texts.answers import Answer
 from decoding.training.heads.ttt import Lesson, TttLoss
 
 # Shape suffixes: B sequences, T their tokens, F features of a token, A blocks of a sequence, N rows of a block, I
 # places that a block names, R rows of all blocks of a sequence (A * N), E width, V vocabulary, H query heads,
 # K kv heads, D head width, X keys of a sequence and of its blocks (T + R).
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedLesson:
+    """Texts padded at their ends, and the target's distributions.
+
+    tokens_BT: int64. features_BTF. wanted_BTV: the target's probabilities after each token. is_learned_BT: bool,
+    whether the next token belongs to the answer.
+    """
+
+    tokens_BT: Tensor
+    features_BTF: Tensor
+    wanted_BTV: Tensor
+    is_learned_BT: Tensor
+
+    @classmethod
+    def of(cls, lesson: Lesson) -> PaddedLesson:
+        """A pack's texts one below the other."""
+        padding = lesson.padding
+        parts = (lesson.tokens_T, lesson.features_TF.float(), lesson.wanted_TW, lesson.is_learned_T)
+        shape = padding.num_texts, padding.longest
+        flat = (each.new_zeros((shape[0] * shape[1], *each.shape[1:])) for each in parts)
+        filled = (zeros.index_copy(0, padding.slots_T, each) for zeros, each in zip(flat, parts, strict=True))
+        return cls(*(each.view(*shape, *each.shape[1:]) for each in filled))
 
 
 def draw_roots(answers: Sequence[Answer], count: int, seed: tuple[int, ...]) -> Tensor:
@@ -44,7 +69,7 @@ def name_blocks(head: BlockHead, tokens_BT: Tensor, features_BTF: Tensor, roots_
     return head(ids_BR, positions_BR, attend_in).unflatten(1, (-1, num_rows))[:, :, num_rows - head.config.num_places :]
 
 
-def block_loss(head: BlockHead, lesson: Lesson, roots_BA: Tensor) -> TttLoss:
+def block_loss(head: BlockHead, lesson: PaddedLesson, roots_BA: Tensor) -> TttLoss:
     """Cross-entropy with the target's distribution at each place, as far as the answer goes: place i counts 0.8^i. A
     correction is of the answer's own token before the place."""
     hidden_BAIE = name_blocks(head, lesson.tokens_BT, lesson.features_BTF, roots_BA)
@@ -53,7 +78,7 @@ def block_loss(head: BlockHead, lesson: Lesson, roots_BA: Tensor) -> TttLoss:
     sequences = torch.arange(len(roots_BA), device=roots_BA.device)[:, None, None]
     inside_BAI = rows_BAI.clamp(max=last)
     learned_BAI = lesson.is_learned_BT[sequences, inside_BAI] & (rows_BAI <= last)
-    wanted_BAIV = lesson.wanted_BTW[sequences, inside_BAI]
+    wanted_BAIV = lesson.wanted_BTV[sequences, inside_BAI]
     logits_BAIV = head.logits(hidden_BAIE)
     if head.markov_head is not None:
         logits_BAIV = logits_BAIV + head.markov_head.of_all(lesson.tokens_BT[sequences, inside_BAI])
