@@ -200,8 +200,7 @@ class TargetModel:
                 raise ConfigError(f"{failure}: {error}") from error
             capture = capture_on(model.device) if config.graphs else None
             target = cls(model.eval(), config, progress, capture, packed, kept)
-        progress("Loading what sees pictures", 0.95)
-        target._see_with(*load_tower(folder, config, model, target._usual_threads))
+        target._see_with(*load_tower(folder, config, model, target._usual_threads, progress))
         return target
 
     @classmethod

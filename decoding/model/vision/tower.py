@@ -24,6 +24,7 @@ from decoding.core.picture import Picture, RotaryPositions, Span, rotary_positio
 from decoding.errors import ConfigError, ModelRefused, listed
 from decoding.model.blueprint import size_of
 from decoding.model.checkpoint import identity
+from decoding.model.device.runner import Progress
 from decoding.model.files.gguf_file import GgufFile, read_gguf
 from decoding.model.files.gguf_place import gguf_paths
 from decoding.model.memory import check_weights_fit
@@ -37,6 +38,7 @@ from decoding.model.weights import check_numbers
 PASSED_ON = {"image_sizes"}  # to a tower, by LLaVA of earlier transformers, which has no name for it
 GRID = "image_grid_thw"  # of patches in time, height and width, among the inputs
 UNWANTED = "it is served with --no-images"
+LOADING = "Loading what sees pictures"
 REPORTING = {"output_loading_info": True, "ignore_mismatched_sizes": True}
 Load = Callable[[Any, torch.dtype], Any]  # from a class and a dtype to a model and what transformers says of loading it
 logger = logging.getLogger(__name__)
@@ -109,14 +111,14 @@ def _joined(part: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def load_tower(
-    folder: str, config: EngineConfig, model: PreTrainedModel, num_threads: int
+    folder: str, config: EngineConfig, model: PreTrainedModel, num_threads: int, progress: Progress
 ) -> tuple[Tower | None, str | None]:
     """The tower of the model in a folder or on the hub, or of the projector that goes with its GGUF file, beside its
     text model, which is loaded; None with the reason, a clause, where it has none that can be served. Raises
     ConfigError and ModelRefused where it should have one and its files are broken."""
     paths = gguf_paths(config.model, config.gguf_file, config.revision)
     if paths:
-        return _beside(paths, config, model, num_threads)
+        return _beside(paths, config, model, num_threads, progress)
     if config.mmproj is not None:
         raise ConfigError(f"--mmproj names the projector of a GGUF file, and {config.model!r} is none")
     origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
@@ -129,6 +131,7 @@ def load_tower(
         return None, UNWANTED
     if getattr(whole, "quantization_config", None) is not None:
         return None, "the towers of quantised checkpoints are not read"
+    progress(LOADING, 0.95)
     with refusing(f"the tower of {config.model!r} cannot be loaded"):
         tower = _loaded(
             whole, model, "config.json", lambda kind, dtype: _from_folder(kind, folder, whole, dtype, origin)
@@ -137,7 +140,7 @@ def load_tower(
 
 
 def _beside(
-    paths: Sequence[Path], config: EngineConfig, model: PreTrainedModel, num_threads: int
+    paths: Sequence[Path], config: EngineConfig, model: PreTrainedModel, num_threads: int, progress: Progress
 ) -> tuple[Tower | None, str | None]:
     """The same, of a projector's file. One that is found, and not asked for, is no fault of the model."""
     sight = sight_of(paths, config.mmproj)
@@ -145,6 +148,7 @@ def _beside(
         logger.warning("Pictures are not taken: %s.", sight.blindness)
     if sight.projector is None or sight.folder is None or not config.images:
         return None, sight.blindness or UNWANTED
+    progress(LOADING, 0.95)
     try:
         with refusing(f"the projector {sight.projector.name} cannot be loaded"):
             whole, file = AutoConfig.from_pretrained(sight.folder), read_gguf([sight.projector])
