@@ -19,7 +19,11 @@ from decoding.cache.batch import StepBatch
 from decoding.cache.step_tensors import Work, WorkRoom
 from decoding.kernels.gpu.work_list import (
     ITEM_WORDS,
+    PATH,
     SEGMENT_WORDS,
+    SPLIT,
+    Bounds,
+    Tiling,
     Trees,
     cut,
     list_items,
@@ -27,21 +31,40 @@ from decoding.kernels.gpu.work_list import (
     place_of,
 )
 
-MOST_PARTIALS = 8192  # partial sums of a segment per head: a long prompt's rows give enough parallel work
+MOST_PARTIALS = 8192  # partial sums of a segment per head
+MOST_OF_PROMPT = 2048  # of one of more than EXACT_ROWS rows, which are enough parallel work
 STEP_SHARE = 2  # times as many are those of a step: 64 tokens have them in any context
+EXACT_ROWS = 64  # of a step, whose ranges are never coarser, and which has no tile of many
+TAIL_KEYS = 128  # as deep as a tree is behind the first fork's block of keys, so that it has room
 PATH_WORDS = 64  # for each row, that there is room for in a captured step
 ALL_PARTIALS = 1 << 30  # of a segment, where its ranges are never coarser
+FEW_JOBS = 96  # (item, kv head) pairs that leave a device idle: below, blocks of keys are jobs of their own
 
 
 class Kind(NamedTuple):
-    """group: query heads per kv head. pairs: of a tile."""
+    """Query heads per kv head, kv heads, and of tiles: keys of a block and (row, head) pairs, of the usual one, the one
+    for few rows and the one for many, 0 where there are none."""
 
     group: int
+    heads: int
+    keys: int
     pairs: int
+    alone: int = 0
+    many: int = 0
+
+    @property
+    def sizes(self) -> list[int]:
+        """The pairs of its tiles, each of which has a list of its own."""
+        return [size for size in (self.pairs, self.alone, self.many) if size]
+
+
+def lists_of(kinds: Sequence[Kind]) -> list[tuple[Kind, int]]:
+    """Of each list of a step its kind and the pairs of its tiles."""
+    return [(kind, size) for kind in kinds for size in kind.sizes]
 
 
 def share_out(batch: StepBatch, kinds: Sequence[Kind], most_partials: int = MOST_PARTIALS) -> Work:
-    """The work list of a step: for each kind the number of items and where they begin, then the segments, then the
+    """The work list of a step: for each list the number of items and where they begin, then the segments, then the
     items, then the paths. Its partial sums are of all rows and ranges; a segment with more than `most_partials` has
     coarser ranges, and so have those of a step with more than twice as many."""
     trees = Trees(
@@ -52,23 +75,39 @@ def share_out(batch: StepBatch, kinds: Sequence[Kind], most_partials: int = MOST
         batch.is_chain,
         batch.parents_P,
         batch.positions_P,
+        batch.table_offsets,
     )
-    cuts = cut(trees, most_partials, STEP_SHARE * most_partials)
+    has_many = batch.num_tokens > EXACT_ROWS
+    lists = [
+        (Tiling(kind.group, kind.heads, kind.keys, kind.alone, kind.pairs, kind.many if has_many else 0), size)
+        for kind, size in lists_of(kinds)
+    ]
+    bounds = _bounds(most_partials)
+    finest = min((tiling for tiling, _ in lists), key=lambda tiling: tiling.keys)
+    cuts = cut(trees, bounds, finest, max(kind.keys for kind in kinds))
     paths = list_paths(trees, cuts)
-    items = [list_items(trees, cuts, paths, *kind) for kind in kinds]
-    header, place = np.empty((len(kinds), 2), np.int32), 2 * len(kinds) + cuts.segments.size
-    for kind, own in enumerate(items):
-        header[kind] = len(own), place
+    items = [list_items(trees, cuts, paths, tiling, size) for tiling, size in lists]
+    header, place = np.empty((len(lists), 2), np.int32), 2 * len(lists) + cuts.segments.size
+    for number, own in enumerate(items):
+        header[number] = len(own), place
         place += own.size
     for own in items:
-        own[own[:, 5] >= 0, 5] += place
+        own[own[:, PATH] >= 0, PATH] += place
     words = np.concatenate([part.ravel() for part in (header, cuts.segments, *items, paths.records)])
     return Work(words, cuts.num_partials)
+
+
+def _bounds(most_partials: int) -> Bounds:
+    most_of_prompt = min(most_partials, MOST_OF_PROMPT) if most_partials < ALL_PARTIALS else ALL_PARTIALS
+    return Bounds(EXACT_ROWS, most_of_prompt, most_partials, STEP_SHARE * most_partials, MOST_PARTIALS, FEW_JOBS)
 
 
 def most_work(num_rows: int, most_keys: int, kinds: Sequence[Kind], most_partials: int = MOST_PARTIALS) -> WorkRoom:
     """Room for any step of `num_rows` rows (hence at most as many segments) with up to `most_keys` keys each."""
     num_tiles = sum(num_rows * kind.group // kind.pairs + num_rows for kind in kinds)
-    num_ranges = place_of(most_keys) + 1
-    num_words = 2 * len(kinds) + (SEGMENT_WORDS + PATH_WORDS) * num_rows + ITEM_WORDS * (num_ranges + 2) * num_tiles
-    return WorkRoom(num_words, min(num_ranges * num_rows, STEP_SHARE * most_partials))
+    keys = min(kind.keys for kind in kinds)
+    num_ranges, parts = place_of(most_keys) + 1, SPLIT // keys
+    num_items = max((num_ranges + TAIL_KEYS // keys) * num_tiles, len(kinds) * (FEW_JOBS + num_rows) * parts)
+    num_words = 2 * len(lists_of(kinds)) + (SEGMENT_WORDS + PATH_WORDS) * num_rows + ITEM_WORDS * num_items
+    whole = min((num_ranges + 1 + TAIL_KEYS // keys) * num_rows, STEP_SHARE * most_partials)
+    return WorkRoom(num_words, max(whole, min(parts * num_ranges * num_rows, MOST_PARTIALS)))

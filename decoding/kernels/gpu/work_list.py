@@ -14,12 +14,26 @@ from numpy.typing import NDArray
 from decoding.kernels.cpu.trees import IntArray, trunk_len
 from decoding.kernels.numba_kernel import kernel
 
-SPLIT = 128  # the length of the first ranges
+SPLIT = 512  # the length of the first ranges
 OCTAVE = 16  # so many ranges are as long; each further octave's are twice as long as those of the one before
 MOST_RANGES = 128  # of a segment, the last of which has no end
-SEGMENT_WORDS = 3  # how many ranges are one, number of ranges, first partial sum
-ITEM_WORDS = 6  # segment, first (row, head) pair, number of the range, its first and its last position + 1, path or -1
+SEGMENT_WORDS = 8  # see `Cuts`
 NO_END = 1 << 30
+# Words of an item, which a program reads in one load. Rows are counted within the segment, or the path.
+FIRST_ROW = 0  # of the segment, in the step
+NUM_ROWS = 1
+FIRST_PAIR = 2  # (row, head) of the tile
+FIRST_POSITION = 3  # of the tile's rows
+TABLE = 4  # where the segment's block table begins, counted from the end of all tables
+START = 5  # the first position of the keys
+END = 6  # the last one + 1, as far as the tile's rows see
+PARTIAL = 7  # of the segment's first row
+PARTIALS_EACH = 8  # of a row; 1: the result is complete
+IS_FIRST = 9  # whether keys begin at position 0
+PATH = 10  # where the path's record begins in the list, -1 if the tile has none
+BASE = 11  # the position from which on a path's nodes are listed
+LENGTH = 12  # committed tokens, which the tree's keys lie behind
+ITEM_WORDS = 16
 
 
 class Trees(NamedTuple):
@@ -32,15 +46,58 @@ class Trees(NamedTuple):
     is_chain: NDArray[np.bool_]
     parents_P: IntArray
     positions_P: NDArray[np.int64]
+    table_offsets: IntArray
+
+
+class Bounds(NamedTuple):
+    """Of partial sums: of a segment of more than `many` rows, of any, of a step, and of one whose blocks of keys have
+    one each, as they have where at most `few_jobs` pairs of item and kv head would be."""
+
+    many: int
+    most_of_many: int
+    most: int
+    most_of_step: int
+    most_of_split: int
+    few_jobs: int
+
+
+class Tiling(NamedTuple):
+    """Of a kind of layer: query heads per kv head, kv heads, keys of a block, and the (row, head) pairs of its tiles:
+    of those for segments that need no more, of the usual ones, and of those for long chains; 0 where there are none."""
+
+    group: int
+    heads: int
+    keys: int
+    alone: int
+    pairs: int
+    many: int
 
 
 class Cuts(NamedTuple):
-    """Of each segment. segments: int32 [B, 3], for the device. num_shared: how many of its ranges, the first ones, have
-    their keys in the order of positions. num_partials: of all."""
+    """How the keys of each segment are cut.
 
-    segments: NDArray[np.int32]
-    num_shared: NDArray[np.int32]
+    forks: a multiple of the keys of a block; from this position on a tree's keys are listed by paths. NO_END for chains.
+    num_partials: of all rows. segments: int32 [B, 8], for the device: how many ranges are one; how many lie before the
+    fork; the first partial sum; how many a row has for each of those ranges, one or one for each block of keys; how many
+    it has at all; the position from which on each block of keys has one, behind one of what lies before it in its
+    range; the most that are added up to one range; 0.
+    """
+
+    forks: NDArray[np.int32]
     num_partials: int
+    segments: NDArray[np.int32]
+
+
+class Tile(NamedTuple):
+    """Pairs of a segment, or of a path of its tree. first, last: positions of their rows."""
+
+    segment: int
+    num_rows: int
+    first_pair: int
+    first: int
+    last: int
+    path: int
+    base: int
 
 
 class Paths(NamedTuple):
@@ -73,39 +130,56 @@ def start_of(place: int) -> int:
 
 
 @kernel
-def cut(trees: Trees, most_partials: int, most_of_step: int) -> Cuts:
-    """Ranges of segments with more than `most_partials` are coarser, and where all together have more than
-    `most_of_step` those of the largest segments are, until they have not."""
-    cuts = _cut(trees, most_partials)
-    while cuts.num_partials > most_of_step:
-        most_partials //= 2
-        cuts = _cut(trees, most_partials)
-    return cuts
+def cut(trees: Trees, bounds: Bounds, tiling: Tiling, most_keys: int) -> Cuts:
+    """Ranges of segments with more partial sums than they may have are coarser, and where all together have more than
+    a step may those of the largest segments are, until they have not. tiling: of the kind with the fewest keys of a
+    block; most_keys: of any."""
+    most, most_of_many = bounds.most, bounds.most_of_many
+    cuts = _cut(trees, bounds, tiling, most_keys, most, most_of_many, False)
+    while cuts.num_partials > bounds.most_of_step and most > 1:
+        most, most_of_many = most // 2, min(most_of_many, most // 2)
+        cuts = _cut(trees, bounds, tiling, most_keys, most, most_of_many, False)
+    num_jobs = 0
+    for segment in range(len(trees.prefix_lens)):
+        num_rows = trees.offsets[segment + 1] - trees.offsets[segment]
+        num_jobs += -(-num_rows * tiling.group // tiling.pairs) * (cuts.segments[segment, 1] + 1) * tiling.heads
+    if tiling.keys == SPLIT or num_jobs > bounds.few_jobs or np.max(cuts.segments[:, 0]) > 1:
+        return cuts
+    split = _cut(trees, bounds, tiling, most_keys, most, most_of_many, True)
+    return split if split.num_partials <= bounds.most_of_split else cuts
 
 
 @kernel
-def _cut(trees: Trees, most_partials: int) -> Cuts:
-    num_segments = len(trees.prefix_lens)
-    segments, num_shared = np.empty((num_segments, SEGMENT_WORDS), np.int32), np.empty(num_segments, np.int32)
-    num_partials = 0
+def _cut(
+    trees: Trees, bounds: Bounds, tiling: Tiling, most_keys: int, most: int, most_of_many: int, is_split: bool
+) -> Cuts:
+    """is_split: each block of keys has a partial sum of its own, which has the same bits."""
+    num_segments, num_partials = len(trees.prefix_lens), 0
+    segments, forks = np.zeros((num_segments, SEGMENT_WORDS), np.int32), np.full(num_segments, NO_END, np.int32)
     for segment in range(num_segments):
         num_rows = trees.offsets[segment + 1] - trees.offsets[segment]
         first, end = trees.tree_offsets[segment], trees.tree_offsets[segment + 1]
-        num_places = place_of(np.max(trees.positions_P[first:end])) + 1
-        stride = max(1, -(-num_places * num_rows // most_partials))
-        num_ranges = -(-num_places // stride)
-        num_shared[segment] = num_ranges
+        last = np.max(trees.positions_P[first:end])
+        num_places = place_of(last) + 1
+        stride = max(1, -(-num_places * num_rows // (most_of_many if num_rows > bounds.many else most)))
+        num_ranges, parts, tail, num_single = -(-num_places // stride), SPLIT // tiling.keys if is_split else 1, NO_END, 0
         if not trees.is_chain[segment]:
             fork = trees.prefix_lens[segment] + trunk_len(trees.parents_P[first:end])
-            num_shared[segment] = min(num_ranges, place_of(fork) // stride)
+            forks[segment] = fork // most_keys * most_keys
+            num_ranges = min(num_ranges, place_of(forks[segment]) // stride)
+            tail = start_of(num_ranges * stride) if is_split else forks[segment]
+            num_single = max(0, -(-(last + 1 - tail) // tiling.keys))
+        each = num_ranges * parts + (num_single + 1 if tail < NO_END else 0)
         segments[segment, 0], segments[segment, 1], segments[segment, 2] = stride, num_ranges, num_partials
-        num_partials += num_rows * num_ranges if num_ranges > 1 else 0
-    return Cuts(segments, num_shared, num_partials)
+        segments[segment, 3], segments[segment, 4], segments[segment, 5] = parts, each, tail
+        segments[segment, 6] = max(parts, num_single + 1)
+        num_partials += num_rows * each if each > 1 else 0
+    return Cuts(forks, num_partials, segments)
 
 
 @kernel
 def list_paths(trees: Trees, cuts: Cuts) -> Paths:
-    """Each row that reaches beyond its segment's shared ranges is in one path, and in order of position there."""
+    """Each row behind its segment's fork is in one path, and in order of position there."""
     most_words = most_paths = 0
     for segment in range(len(trees.prefix_lens)):
         if not trees.is_chain[segment]:
@@ -120,7 +194,7 @@ def list_paths(trees: Trees, cuts: Cuts) -> Paths:
         first, end = trees.tree_offsets[segment], trees.tree_offsets[segment + 1]
         length, num_written = trees.prefix_lens[segment], trees.num_written[segment]
         parents, positions = trees.parents_P[first:end], trees.positions_P[first:end]
-        start = start_of(cuts.num_shared[segment] * cuts.segments[segment, 0])
+        start = cuts.forks[segment]
         base = max(length, start)
         is_listed, is_parent = np.zeros(end - first, np.bool_), np.zeros(end - first, np.bool_)
         for node in range(end - first):
@@ -149,40 +223,84 @@ def list_paths(trees: Trees, cuts: Cuts) -> Paths:
 
 
 @kernel
-def list_items(trees: Trees, cuts: Cuts, paths: Paths, group: int, pairs: int) -> NDArray[np.int32]:
-    """int32 [I, 6]: the items, ordered so that tiles of the same keys follow each other and find them in the cache. A
-    path's place is counted from the first path's."""
-    num_tiles = -(-(trees.offsets[1:] - trees.offsets[:-1]) * group // pairs)
-    most_items = np.sum(num_tiles * cuts.num_shared)
-    for path in range(len(paths.places)):
-        segment, record, last = paths.places[path, 0], paths.places[path, 1], paths.places[path, 2]
-        num_ranges = place_of(last) // cuts.segments[segment, 0] + 1 - cuts.num_shared[segment]
-        most_items += -(-paths.records[record] * group // pairs) * num_ranges
-    items, item = np.empty((most_items, ITEM_WORDS), np.int32), 0
-    for segment in range(len(num_tiles)):
-        stride, num_rows = cuts.segments[segment, 0], trees.offsets[segment + 1] - trees.offsets[segment]
-        first_position = trees.prefix_lens[segment] + trees.num_written[segment]
-        for number in range(cuts.num_shared[segment]):
-            start, end = start_of(number * stride), start_of((number + 1) * stride)
-            for tile in range(num_tiles[segment]):
-                last_row = min(num_rows, ((tile + 1) * pairs + group - 1) // group) - 1
-                if trees.is_chain[segment] and first_position + last_row < start:
-                    continue
-                _write(items[item], segment, tile * pairs, number, start, end, -1)
-                item += 1
-    for path in range(len(paths.places)):
-        segment, record, last = paths.places[path, 0], paths.places[path, 1], paths.places[path, 2]
-        stride = cuts.segments[segment, 0]
-        for number in range(cuts.num_shared[segment], place_of(last) // stride + 1):
-            start, end = start_of(number * stride), start_of((number + 1) * stride)
-            for tile in range(-(-paths.records[record] * group // pairs)):
-                _write(items[item], segment, tile * pairs, number, start, end, record)
-                item += 1
-    return items[:item]
+def tile_of(num_pairs: int, is_chain: bool, tiling: Tiling) -> int:
+    """The pairs of the tiles that so many pairs are divided among."""
+    if num_pairs <= tiling.alone:
+        return tiling.alone
+    return tiling.many if is_chain and 0 < tiling.many <= num_pairs else tiling.pairs
 
 
 @kernel
-def _write(
-    item: NDArray[np.int32], segment: int, first_pair: int, number: int, start: int, end: int, path: int
-) -> None:
-    item[0], item[1], item[2], item[3], item[4], item[5] = segment, first_pair, number, start, end, path
+def list_items(trees: Trees, cuts: Cuts, paths: Paths, tiling: Tiling, pairs: int) -> NDArray[np.int32]:
+    """int32 [I, 16]: the items in tiles of so many pairs, ordered so that tiles of the same keys follow each other and
+    find them in the cache. A path's place is counted from the first path's."""
+    items, count = np.empty((16, ITEM_WORDS), np.int32), 0
+    for segment in range(len(cuts.forks)):
+        num_rows, is_chain = trees.offsets[segment + 1] - trees.offsets[segment], trees.is_chain[segment]
+        if tile_of(num_rows * tiling.group, is_chain, tiling) != pairs:
+            continue
+        first_node = trees.tree_offsets[segment] + trees.num_written[segment]
+        positions = trees.positions_P[first_node : trees.tree_offsets[segment + 1]]
+        for piece in _pieces(cuts, segment, np.max(positions), tiling.keys):
+            for first_pair in range(0, num_rows * tiling.group, pairs):
+                first, last = first_pair // tiling.group, min(num_rows, -(-(first_pair + pairs) // tiling.group)) - 1
+                first_position = positions[first] if is_chain else np.min(positions)  # a tree's are in no order
+                last_position = positions[last] if is_chain else np.max(positions)
+                tile = Tile(segment, num_rows, first_pair, first_position, last_position, -1, NO_END)
+                items, count = _add(items, count, trees, cuts, tile, piece)
+    for path in range(len(paths.places)):
+        segment, record = paths.places[path, 0], paths.places[path, 1]
+        num_rows, base = paths.records[record], paths.records[record + 1]
+        if tile_of(num_rows * tiling.group, False, tiling) != pairs:
+            continue
+        first_node = trees.tree_offsets[segment] + trees.num_written[segment]
+        positions = trees.positions_P[first_node + paths.records[record + 2 : record + 2 + num_rows]]
+        tail, place = cuts.segments[segment, 5], cuts.segments[segment, 1] * cuts.segments[segment, 3] + 1
+        for start in range(cuts.forks[segment], positions[num_rows - 1] + 1, tiling.keys):
+            piece = start, start + tiling.keys, place + (start - tail) // tiling.keys
+            for first_pair in range(0, num_rows * tiling.group, pairs):
+                first, last = first_pair // tiling.group, min(num_rows, -(-(first_pair + pairs) // tiling.group)) - 1
+                tile = Tile(segment, num_rows, first_pair, positions[first], positions[last], record, base)
+                items, count = _add(items, count, trees, cuts, tile, piece)
+    return items[:count]
+
+
+@kernel
+def _pieces(cuts: Cuts, segment: int, last: int, keys: int) -> list[tuple[int, int, int]]:
+    """Those that all rows of a segment share, up to a position."""
+    stride, num_ranges, _, parts, _, tail, _, _ = cuts.segments[segment]
+    fork, pieces = cuts.forks[segment], [(0, 0, 0) for _ in range(0)]
+    for number in range(num_ranges):
+        start, end = start_of(number * stride), start_of((number + 1) * stride)
+        length = keys if parts > 1 and end - start == SPLIT else end - start
+        for part, begin in enumerate(range(start, min(end, last + 1), length)):
+            pieces.append((begin, begin + length, number * parts + part))
+    if tail < NO_END:
+        begin, place = start_of(num_ranges * stride), num_ranges * parts
+        if begin < tail:
+            pieces.append((begin, int(tail), place))
+        for begin in range(tail, fork, keys):
+            pieces.append((begin, begin + keys, place + 1 + (begin - tail) // keys))
+    return pieces
+
+
+@kernel
+def _add(
+    items: NDArray[np.int32], count: int, trees: Trees, cuts: Cuts, tile: Tile, piece: tuple[int, int, int]
+) -> tuple[NDArray[np.int32], int]:
+    """One more item, if the tile sees any of the keys. Returned are the items, in an array that has room, and how many
+    they are."""
+    start, end, place = piece
+    if start > tile.last:
+        return items, count
+    if count == len(items):
+        items = np.concatenate((items, np.empty_like(items)))
+    item, segment = items[count], tile.segment
+    item[FIRST_ROW], item[NUM_ROWS] = trees.offsets[segment], tile.num_rows
+    item[FIRST_PAIR], item[FIRST_POSITION] = tile.first_pair, tile.first
+    item[TABLE] = trees.table_offsets[segment] - trees.table_offsets[-1]
+    item[START], item[END] = start, min(end, tile.last + 1)
+    item[PARTIAL], item[PARTIALS_EACH] = cuts.segments[segment, 2] + place, cuts.segments[segment, 4]
+    item[IS_FIRST], item[PATH] = start == 0, tile.path
+    item[BASE], item[LENGTH] = tile.base, trees.prefix_lens[segment]
+    return items, count + 1

@@ -31,7 +31,7 @@ from tests.trees import random_parents
 
 CPU = torch.device("cpu")
 LAYER = LayerSpec(index=0, num_query_heads=6, num_kv_heads=2, key_dim=2, value_dim=2, scaling=1.0)
-KINDS = [Kind(3, 16), Kind(1, 64)]
+KINDS = [Kind(3, 2, 64, 16, many=48), Kind(1, 6, 128, 64, alone=16)]
 
 
 def batch_of(*shapes: tuple[int, int]) -> StepBatch:
