@@ -54,5 +54,5 @@ def constants_of(layer: LayerSpec, tile: Tile, kinds: Sequence[Kind]) -> Constan
         }
         for pairs in kind.sizes
     ]
-    merge = values | {"NUM_LISTS": len(lists), "KEYS": tile.keys, "num_warps": 4}
+    merge = values | {"NUM_LISTS": len(lists), "num_warps": 4}
     return Constants(heads | {"num_warps": 4}, [attend | size for size in sizes], merge)

@@ -129,8 +129,7 @@ class TritonAttention:
                 **size,
             )
         merge_ranges[(len(out_NHV), layer.num_query_heads)](
-            out_NHV, sums_PHV, stats_PH2, step.row_segments_T, step.first_rows_B, step.positions_T, step.work_W,
-            len(step.ids_T), AT_ONCE=self._at_once, **constants.merge,
+            out_NHV, sums_PHV, stats_PH2, step.work_W, AT_ONCE=self._at_once, **constants.merge
         )  # fmt: skip
         return out_NHV
 

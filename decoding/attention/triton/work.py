@@ -20,7 +20,8 @@ from decoding.cache.step_tensors import Work, WorkRoom
 from decoding.kernels.gpu.work_list import (
     ITEM_WORDS,
     PATH,
-    SEGMENT_WORDS,
+    PLACE_WORDS,
+    ROW_WORDS,
     SPLIT,
     Bounds,
     Tiling,
@@ -28,6 +29,7 @@ from decoding.kernels.gpu.work_list import (
     cut,
     list_items,
     list_paths,
+    list_rows,
     place_of,
 )
 
@@ -64,8 +66,8 @@ def lists_of(kinds: Sequence[Kind]) -> list[tuple[Kind, int]]:
 
 
 def share_out(batch: StepBatch, kinds: Sequence[Kind], most_partials: int = MOST_PARTIALS) -> Work:
-    """The work list of a step: for each list the number of items and where they begin, then the segments, then the
-    items, then the paths. Its partial sums are of all rows and ranges; a segment with more than `most_partials` has
+    """The work list of a step: for each list the number of items and where they begin, the number of rows, the rows, the
+    places of their partial sums, the items, the paths. Its partial sums are of all rows and ranges; a segment with more than `most_partials` has
     coarser ranges, and so have those of a step with more than twice as many."""
     trees = Trees(
         batch.offsets,
@@ -87,13 +89,17 @@ def share_out(batch: StepBatch, kinds: Sequence[Kind], most_partials: int = MOST
     cuts = cut(trees, bounds, finest, max(kind.keys for kind in kinds))
     paths = list_paths(trees, cuts)
     items = [list_items(trees, cuts, paths, tiling, size) for tiling, size in lists]
-    header, place = np.empty((len(lists), 2), np.int32), 2 * len(lists) + cuts.segments.size
+    rows, places = list_rows(trees, cuts, finest.keys)
+    header, place = np.empty(2 * len(lists) + 1, np.int32), 2 * len(lists) + 1 + rows.size
+    header[-1] = len(rows)
+    rows[:, 3] += place
+    place += places.size
     for number, own in enumerate(items):
-        header[number] = len(own), place
+        header[2 * number : 2 * number + 2] = len(own), place
         place += own.size
     for own in items:
         own[own[:, PATH] >= 0, PATH] += place
-    words = np.concatenate([part.ravel() for part in (header, cuts.segments, *items, paths.records)])
+    words = np.concatenate([part.ravel() for part in (header, rows, places, *items, paths.records)])
     return Work(words, cuts.num_partials)
 
 
@@ -108,6 +114,8 @@ def most_work(num_rows: int, most_keys: int, kinds: Sequence[Kind], most_partial
     keys = min(kind.keys for kind in kinds)
     num_ranges, parts = place_of(most_keys) + 1, SPLIT // keys
     num_items = max((num_ranges + TAIL_KEYS // keys) * num_tiles, len(kinds) * (FEW_JOBS + num_rows) * parts)
-    num_words = 2 * len(lists_of(kinds)) + (SEGMENT_WORDS + PATH_WORDS) * num_rows + ITEM_WORDS * num_items
+    num_places = max((num_ranges + 1) * (1 + TAIL_KEYS // keys), parts * (FEW_JOBS + 1) // num_rows) * num_rows
+    num_words = 2 * len(lists_of(kinds)) + 1 + (ROW_WORDS + PATH_WORDS) * num_rows + PLACE_WORDS * num_places
+    num_words += ITEM_WORDS * num_items
     whole = min((num_ranges + 1 + TAIL_KEYS // keys) * num_rows, STEP_SHARE * most_partials)
     return WorkRoom(num_words, max(whole, min(parts * num_ranges * num_rows, MOST_PARTIALS)))

@@ -106,7 +106,9 @@ def attend_tiles(
                 top_M, total_M, sum_MV, query_MD, position_M, item_I, head, keys, values, step, num_blocks, scaling,
                 border, end, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, WINDOW, CHUNK, SOFTCAP, True, not IS_MANY, N,
             )  # fmt: skip
-            _write(top_M, total_M, sum_MV, item_I, at_M, is_row_M, head_M, results, NUM_KV_HEADS * GROUP, VALUE_DIM)
+            again_I = tl.load(items + number // NUM_KV_HEADS * ITEM + tl.arange(0, ITEM))  # not kept in registers
+            at_M, is_row_M, head_M, _ = _pairs_of(again_I, head, step, GROUP, M)
+            _write(top_M, total_M, sum_MV, again_I, at_M, is_row_M, head_M, results, NUM_KV_HEADS * GROUP, VALUE_DIM)
 
 
 @triton.jit

@@ -17,7 +17,8 @@ from decoding.kernels.numba_kernel import kernel
 SPLIT = 512  # the length of the first ranges
 OCTAVE = 16  # so many ranges are as long; each further octave's are twice as long as those of the one before
 MOST_RANGES = 128  # of a segment, the last of which has no end
-SEGMENT_WORDS = 8  # see `Cuts`
+ROW_WORDS = 5  # ranges that are to be merged, partial sums that each may have, the row's first, its places, its position
+PLACE_WORDS = 2  # of a partial sum: which one it is of a row's, the first position of its keys
 NO_END = 1 << 30
 # Words of an item, which a program reads in one load. Rows are counted within the segment, or the path.
 FIRST_ROW = 0  # of the segment, in the step
@@ -77,15 +78,23 @@ class Cuts(NamedTuple):
     """How the keys of each segment are cut.
 
     forks: a multiple of the keys of a block; from this position on a tree's keys are listed by paths. NO_END for chains.
-    num_partials: of all rows. segments: int32 [B, 8], for the device: how many ranges are one; how many lie before the
-    fork; the first partial sum; how many a row has for each of those ranges, one or one for each block of keys; how many
-    it has at all; the position from which on each block of keys has one, behind one of what lies before it in its
-    range; the most that are added up to one range; 0.
+    num_partials: of all rows. segments: int32 [B, 8]: how many ranges are one; how many lie before the fork; the first
+    partial sum; how many a row has for each of those ranges, one or one for each block of keys; how many it has at all;
+    the position from which on each block of keys has one, behind one of what lies before it in its range; the most that
+    are added up to one range; how many ranges there are.
     """
 
     forks: NDArray[np.int32]
     num_partials: int
     segments: NDArray[np.int32]
+
+
+class RowLists(NamedTuple):
+    """What is merged. rows: int32 [M, 5], of each row of the step, its places counted from the first one's. places:
+    int32 [L, 2], range by range of each segment."""
+
+    rows: NDArray[np.int32]
+    places: NDArray[np.int32]
 
 
 class Tile(NamedTuple):
@@ -155,14 +164,15 @@ def _cut(
 ) -> Cuts:
     """is_split: each block of keys has a partial sum of its own, which has the same bits."""
     num_segments, num_partials = len(trees.prefix_lens), 0
-    segments, forks = np.zeros((num_segments, SEGMENT_WORDS), np.int32), np.full(num_segments, NO_END, np.int32)
+    segments, forks = np.zeros((num_segments, 8), np.int32), np.full(num_segments, NO_END, np.int32)
     for segment in range(num_segments):
         num_rows = trees.offsets[segment + 1] - trees.offsets[segment]
         first, end = trees.tree_offsets[segment], trees.tree_offsets[segment + 1]
         last = np.max(trees.positions_P[first:end])
         num_places = place_of(last) + 1
         stride = max(1, -(-num_places * num_rows // (most_of_many if num_rows > bounds.many else most)))
-        num_ranges, parts, tail, num_single = -(-num_places // stride), SPLIT // tiling.keys if is_split else 1, NO_END, 0
+        parts, tail, num_single = SPLIT // tiling.keys if is_split else 1, NO_END, 0
+        num_ranges = segments[segment, 7] = -(-num_places // stride)
         if not trees.is_chain[segment]:
             fork = trees.prefix_lens[segment] + trunk_len(trees.parents_P[first:end])
             forks[segment] = fork // most_keys * most_keys
@@ -175,6 +185,37 @@ def _cut(
         segments[segment, 6] = max(parts, num_single + 1)
         num_partials += num_rows * each if each > 1 else 0
     return Cuts(forks, num_partials, segments)
+
+
+@kernel
+def list_rows(trees: Trees, cuts: Cuts, keys: int) -> RowLists:
+    """keys: of a block, the fewest of any kind."""
+    rows, num_places = np.empty((trees.offsets[-1], ROW_WORDS), np.int32), np.sum(cuts.segments[:, 6] * cuts.segments[:, 7])
+    places, place = np.full((num_places, PLACE_WORDS), NO_END, np.int32), 0
+    for segment in range(len(cuts.forks)):
+        stride, num_shared, first, parts, each, tail, most_parts, num_ranges = cuts.segments[segment]
+        first_node = trees.tree_offsets[segment] + trees.num_written[segment]
+        for row in range(trees.offsets[segment + 1] - trees.offsets[segment]):
+            record = rows[trees.offsets[segment] + row]
+            record[0], record[1] = num_ranges if each > 1 else 0, most_parts
+            record[2], record[3] = first + row * each, place * PLACE_WORDS
+            record[4] = trees.positions_P[first_node + row]
+        for number in range(num_ranges):
+            start, end, own = start_of(number * stride), start_of((number + 1) * stride), places[place : place + most_parts]
+            if number < num_shared:
+                for part in range(parts if end - start == SPLIT else 1):
+                    own[part, 0], own[part, 1] = number * parts + part, start + part * keys
+            else:
+                has_one_before = start < tail
+                if has_one_before:
+                    own[0, 0], own[0, 1] = num_shared * parts, start
+                for part in range(most_parts - has_one_before):
+                    key = max(start, tail) + part * keys
+                    if key < end:
+                        own[part + has_one_before, 0] = num_shared * parts + 1 + (key - tail) // keys
+                        own[part + has_one_before, 1] = key
+            place += most_parts
+    return RowLists(rows, places)
 
 
 @kernel
