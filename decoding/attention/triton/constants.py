@@ -24,7 +24,7 @@ class Constants(NamedTuple):
 
 
 def kind_of(layer: LayerSpec, tile: Tile) -> Kind:
-    return Kind(layer.group, layer.num_kv_heads, tile.keys, tile.pairs, tile.alone, tile.many)
+    return Kind(layer.group, layer.num_kv_heads, tile.keys, tile.pairs, tile.many)
 
 
 def constants_of(layer: LayerSpec, tile: Tile, kinds: Sequence[Kind]) -> Constants:
@@ -48,9 +48,9 @@ def constants_of(layer: LayerSpec, tile: Tile, kinds: Sequence[Kind]) -> Constan
     sizes = [
         {
             "LIST": lists.index((kind, pairs)),
-            "IS_MANY": pairs == tile.many,
+            "HAS_MANY": pairs == tile.many,
             "M": pairs,
-            "num_warps": max(1, tile.num_warps * pairs // tile.pairs),
+            "num_warps": tile.num_warps * pairs // tile.pairs,
         }
         for pairs in kind.sizes
     ]

@@ -20,23 +20,22 @@ from decoding.kernels.gpu import card
 
 
 class Tile(NamedTuple):
-    """pairs: (token, head) pairs of a usual tile. keys: of a block, a divisor of 512 and a multiple of 16. alone, many: the
-    pairs of tiles for segments that need no more, and of those for long chains; 0 where the usual one does. Each has as
-    many pairs a warp, so that all multiply and add up by the same instructions."""
+    """pairs: (token, head) pairs of a tile. keys: of a block, a divisor of 512 and a multiple of 16. many: the pairs of
+    tiles of long chains, 0 where the usual ones do; they have as many pairs a warp, and must multiply and add up by the
+    same instructions."""
 
     pairs: int
     keys: int
     num_warps: int
     num_stages: int
-    alone: int = 0
     many: int = 0
 
 
 # By compute capability and padded width, for 16-bit numbers: `python -m decoding.bench.kernels.compile` shows that
 # none of them spills registers. Hopper's and Blackwell's tensor cores take 64 rows at once, Ampere's 16.
 DEFAULTS = {
-    (8, 0): {64: Tile(64, 64, 4, 3, 16, 128), 128: Tile(64, 64, 4, 3, 16, 128), 256: Tile(16, 32, 4, 3)},
-    (9, 0): {64: Tile(64, 64, 4, 3, 0, 128), 128: Tile(64, 64, 4, 3, 0, 128), 256: Tile(16, 32, 4, 3)},
+    (8, 0): {64: Tile(64, 32, 4, 3), 128: Tile(32, 32, 4, 3), 256: Tile(16, 32, 4, 3)},
+    (9, 0): {64: Tile(64, 64, 4, 3, 128), 128: Tile(64, 64, 4, 3, 128), 256: Tile(16, 32, 4, 3)},
     (10, 0): {64: Tile(64, 64, 4, 3), 128: Tile(64, 64, 4, 3), 256: Tile(32, 64, 8, 3)},
 }
 WIDEST = Tile(16, 16, 8, 2)  # heads beyond 256 columns

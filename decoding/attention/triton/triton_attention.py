@@ -114,7 +114,7 @@ class TritonAttention:
         sums_PHV = out_NHV.new_empty(step.num_partials, *out_NHV.shape[1:], dtype=torch.float32)
         stats_PH2 = out_NHV.new_empty(step.num_partials, layer.num_query_heads, 2, dtype=torch.float32)
         for size in constants.attend:
-            if size["IS_MANY"] and len(out_NHV) <= EXACT_ROWS:
+            if size["HAS_MANY"] and len(out_NHV) <= EXACT_ROWS:
                 continue
             attend_tiles[(self._num_programs,)](
                 query_HND,

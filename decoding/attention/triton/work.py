@@ -44,20 +44,19 @@ FEW_JOBS = 96  # (item, kv head) pairs that leave a device idle: below, blocks o
 
 
 class Kind(NamedTuple):
-    """Query heads per kv head, kv heads, and of tiles: keys of a block and (row, head) pairs, of the usual one, the one
-    for few rows and the one for many, 0 where there are none."""
+    """Query heads per kv head, kv heads, and of tiles: keys of a block and (row, head) pairs, of usual ones and of those
+    of long chains, 0 where there are none."""
 
     group: int
     heads: int
     keys: int
     pairs: int
-    alone: int = 0
     many: int = 0
 
     @property
     def sizes(self) -> list[int]:
         """The pairs of its tiles, each of which has a list of its own."""
-        return [size for size in (self.pairs, self.alone, self.many) if size]
+        return [size for size in (self.pairs, self.many) if size]
 
 
 def lists_of(kinds: Sequence[Kind]) -> list[tuple[Kind, int]]:
@@ -81,7 +80,7 @@ def share_out(batch: StepBatch, kinds: Sequence[Kind], most_partials: int = MOST
     )
     has_many = batch.num_tokens > EXACT_ROWS
     lists = [
-        (Tiling(kind.group, kind.heads, kind.keys, kind.alone, kind.pairs, kind.many if has_many else 0), size)
+        (Tiling(kind.group, kind.heads, kind.keys, kind.pairs, kind.many if has_many else 0), size)
         for kind, size in lists_of(kinds)
     ]
     bounds = _bounds(most_partials)

@@ -143,11 +143,10 @@ def attention(capability: tuple[int, int]) -> Iterator[Case]:
     for name, layer, dtype in [*((name, layer, torch.bfloat16) for name, layer in HEADS.items()), *fp32]:
         tile = default_tile(padded_width(max(layer.key_dim, layer.value_dim)), dtype.itemsize, capability)
         usual, *others = constants_of(layer, tile, [kind_of(layer, tile)]).attend
-        made = {"": usual} | {"many" if each["IS_MANY"] else "few": each for each in others}
-        for kind in ("", "few", "many"):
-            constants, least = made.get(kind, usual), CAPABILITIES[0] if kind in made else NOWHERE
+        for kind, constants in (("attend", usual), ("attend many", (others or [usual])[0])):
+            least = NOWHERE if kind == "attend many" and not others else CAPABILITIES[0]
             sizes = f"{constants['M']}x{tile.keys}, {constants['num_warps']}, {tile.num_stages}"
-            called = f"attend {kind}, {name}".replace(" ,", ",")
+            called = f"{kind}, {name}"
             yield Case(called, attend_tiles, constants, dtype, {}, sizes, least)
             if name == "128, 4 share keys" and dtype == torch.bfloat16:
                 yield Case(f"{called}, fp8", attend_tiles, constants, dtype, FP8_KINDS, sizes, max(least, FP8_CAPABILITY))

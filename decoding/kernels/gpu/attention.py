@@ -75,12 +75,12 @@ def attend_tiles(
     CHUNK: tl.constexpr,
     SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
-    IS_MANY: tl.constexpr,
+    HAS_MANY: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
 ):
-    """Grid: as many programs as the device runs at once. They divide the items of a list, for each kv head, and read
-    an item's words while they compute the one before. IS_MANY: tiles are of chains, so that no keys are listed."""
+    """Grid: as many programs as the device runs at once. They divide the items of a list, for each kv head, and read an
+    item's words while they compute the one before. HAS_MANY: they are of long chains, and no keys are listed."""
     items, last = step.work + tl.load(step.work + 2 * LIST + 1), tl.load(step.work + 2 * LIST) * NUM_KV_HEADS - 1
     following_I = _item_of(items, 0, last, NUM_KV_HEADS)
     for turn in range(0, tl.cdiv(last + 1, tl.num_programs(0))):
@@ -88,26 +88,20 @@ def attend_tiles(
         following_I = _item_of(items, turn + 1, last, NUM_KV_HEADS)
         if number <= last:
             head = number % NUM_KV_HEADS
-            at_M, is_row_M, head_M, position_M = _pairs_of(item_I, head, step, GROUP, M)
-            column_D = tl.arange(0, KEY_WIDTH)
-            query_at_M = at_M * query_row + head_M * query_head
-            is_query_MD = is_row_M[:, None] & (column_D < KEY_DIM)[None, :]
-            query_MD = tl.load(query + query_at_M[:, None] + column_D[None, :], mask=is_query_MD, other=0.0)
+            at_M, is_row_M, head_M, position_M = _pairs_of(item_I, head, step, GROUP, HAS_MANY, M)
+            query_MD = _rows_at(query, at_M * query_row + head_M * query_head, is_row_M, KEY_DIM, KEY_WIDTH)
             top_M, total_M, sum_MV = _before_any(item_I, sinks, head_M, HAS_SINKS, M, VALUE_WIDTH)
-            lowest = _lowest(_word(item_I, FIRST_POSITION), WINDOW, CHUNK) // N * N
-            start, end = tl.maximum(_word(item_I, START), lowest), _word(item_I, END)
-            border = tl.minimum(end, _word(item_I, FIRST_POSITION) + 1 if IS_MANY else _word(item_I, BASE)) // N * N
-            border = tl.maximum(start, border if IS_MANY else tl.where(_word(item_I, PATH) < 0, end, border))
+            start, border, end = _span_of(item_I, WINDOW, CHUNK, HAS_MANY, N)
             top_M, total_M, sum_MV = _add_keys(
                 top_M, total_M, sum_MV, query_MD, position_M, item_I, head, keys, values, step, num_blocks, scaling,
-                start, border, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, WINDOW, CHUNK, SOFTCAP, not IS_MANY, False, N,
+                start, border, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, WINDOW, CHUNK, SOFTCAP, not HAS_MANY, False, N,
             )  # fmt: skip
             top_M, total_M, sum_MV = _add_keys(
                 top_M, total_M, sum_MV, query_MD, position_M, item_I, head, keys, values, step, num_blocks, scaling,
-                border, end, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, WINDOW, CHUNK, SOFTCAP, True, not IS_MANY, N,
+                border, end, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, WINDOW, CHUNK, SOFTCAP, True, not HAS_MANY, N,
             )  # fmt: skip
             again_I = tl.load(items + number // NUM_KV_HEADS * ITEM + tl.arange(0, ITEM))  # not kept in registers
-            at_M, is_row_M, head_M, _ = _pairs_of(again_I, head, step, GROUP, M)
+            at_M, is_row_M, head_M, _ = _pairs_of(again_I, head, step, GROUP, HAS_MANY, M)
             _write(top_M, total_M, sum_MV, again_I, at_M, is_row_M, head_M, results, NUM_KV_HEADS * GROUP, VALUE_DIM)
 
 
@@ -131,15 +125,34 @@ def _word(item_I, PLACE: tl.constexpr):
 
 
 @triton.jit
-def _pairs_of(item_I, head, step, GROUP: tl.constexpr, M: tl.constexpr):
+def _pairs_of(item_I, head, step, GROUP: tl.constexpr, HAS_MANY: tl.constexpr, M: tl.constexpr):
     """Of each pair of a tile: its row in the step, whether there is one, its query head, and its position."""
     pair_M = _word(item_I, FIRST_PAIR) + tl.arange(0, M)
     place_M, head_M = pair_M // GROUP, head * GROUP + pair_M % GROUP
     num_rows, path = _word(item_I, NUM_ROWS), _word(item_I, PATH)
     is_row_M = place_M < num_rows
-    listed_M = tl.load(step.work + path + 2 + place_M, mask=place_M < tl.where(path >= 0, num_rows, 0), other=0)
-    at_M = _word(item_I, FIRST_ROW) + tl.where(path >= 0, listed_M, place_M)
+    if not HAS_MANY:
+        listed_M = tl.load(step.work + path + 2 + place_M, mask=place_M < tl.where(path >= 0, num_rows, 0), other=0)
+        place_M = tl.where(path >= 0, listed_M, place_M)
+    at_M = _word(item_I, FIRST_ROW) + place_M
     return at_M, is_row_M, head_M, tl.load(step.positions + at_M, mask=is_row_M, other=-1)
+
+
+@triton.jit
+def _rows_at(rows, place_M, is_row_M, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    column_D = tl.arange(0, PADDED)
+    is_number_MD = is_row_M[:, None] & (column_D < WIDTH)[None, :]
+    return tl.load(rows + place_M[:, None] + column_D[None, :], mask=is_number_MD, other=0.0)
+
+
+@triton.jit
+def _span_of(item_I, WINDOW: tl.constexpr, CHUNK: tl.constexpr, HAS_MANY: tl.constexpr, N: tl.constexpr):
+    """A tile's first key, the last one + 1, and between both where keys begin that are listed, or not seen by all rows."""
+    first, end = _word(item_I, FIRST_POSITION), _word(item_I, END)
+    start = tl.maximum(_word(item_I, START), _lowest(first, WINDOW, CHUNK) // N * N)
+    if HAS_MANY:
+        return start, tl.maximum(start, tl.minimum(end, first + 1) // N * N), end
+    return start, tl.where(_word(item_I, PATH) < 0, end, start), end
 
 
 @triton.jit

@@ -63,13 +63,12 @@ class Bounds(NamedTuple):
 
 
 class Tiling(NamedTuple):
-    """Of a kind of layer: query heads per kv head, kv heads, keys of a block, and the (row, head) pairs of its tiles:
-    of those for segments that need no more, of the usual ones, and of those for long chains; 0 where there are none."""
+    """Of a kind of layer: query heads per kv head, kv heads, keys of a block, and the (row, head) pairs of its
+    tiles: of usual ones, and of those of long chains, 0 where there are none."""
 
     group: int
     heads: int
     keys: int
-    alone: int
     pairs: int
     many: int
 
@@ -171,7 +170,7 @@ def _cut(
         last = np.max(trees.positions_P[first:end])
         num_places = place_of(last) + 1
         stride = max(1, -(-num_places * num_rows // (most_of_many if num_rows > bounds.many else most)))
-        parts, tail, num_single = SPLIT // tiling.keys if is_split else 1, NO_END, 0
+        parts, tail, num_single = min(SPLIT, last + tiling.keys) // tiling.keys if is_split else 1, NO_END, 0
         num_ranges = segments[segment, 7] = -(-num_places // stride)
         if not trees.is_chain[segment]:
             fork = trees.prefix_lens[segment] + trunk_len(trees.parents_P[first:end])
@@ -266,8 +265,6 @@ def list_paths(trees: Trees, cuts: Cuts) -> Paths:
 @kernel
 def tile_of(num_pairs: int, is_chain: bool, tiling: Tiling) -> int:
     """The pairs of the tiles that so many pairs are divided among."""
-    if num_pairs <= tiling.alone:
-        return tiling.alone
     return tiling.many if is_chain and 0 < tiling.many <= num_pairs else tiling.pairs
 
 
@@ -289,11 +286,9 @@ def list_items(trees: Trees, cuts: Cuts, paths: Paths, tiling: Tiling, pairs: in
                 last_position = positions[last] if is_chain else np.max(positions)
                 tile = Tile(segment, num_rows, first_pair, first_position, last_position, -1, NO_END)
                 items, count = _add(items, count, trees, cuts, tile, piece)
-    for path in range(len(paths.places)):
+    for path in range(len(paths.places) if pairs == tiling.pairs else 0):
         segment, record = paths.places[path, 0], paths.places[path, 1]
         num_rows, base = paths.records[record], paths.records[record + 1]
-        if tile_of(num_rows * tiling.group, False, tiling) != pairs:
-            continue
         first_node = trees.tree_offsets[segment] + trees.num_written[segment]
         positions = trees.positions_P[first_node + paths.records[record + 2 : record + 2 + num_rows]]
         tail, place = cuts.segments[segment, 5], cuts.segments[segment, 1] * cuts.segments[segment, 3] + 1
