@@ -50,7 +50,7 @@ def padded_width(width: int) -> int:
 def default_tile(width: int, itemsize: int, capability: tuple[int, int]) -> Tile:
     """The table's tile for heads of `width` padded columns. capability: (0, 0) is Triton's interpreter."""
     if capability == (0, 0):
-        return Tile(64, 64, 4, 1)
+        return Tile(64, 64, 4, 1, 128)
     if width > 256:
         return WIDEST
     if itemsize > 2:

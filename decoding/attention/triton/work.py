@@ -1,9 +1,9 @@
 """The work list of a step, which the programs of a launch divide among themselves: tiles of rows by ranges of keys.
 
-A row is a token. A tile is some (row, head) pairs of one segment that share a kv head; a range is a run of positions,
-and each kind of layer (query heads per kv head, pairs of a tile) has its own list. Where a tree forks its nodes no
-longer lie in the order of their positions: from there on a tile has rows of one path from root to leaf, and lists of
-which node is at which position.
+A row is a token. A tile is some (row, head) pairs of one segment that share a kv head; a range is a run of positions of
+512 keys or more, added up block by block, by one program or in a small step by one for each block. Each kind of layer
+(heads, sizes of tiles) has its own lists. Where a tree forks its nodes no longer lie in the order of their positions:
+from that block on a tile has rows of one path from root to leaf, and lists of which node is at which position.
 Invariant: where a row's keys are cut depends on their positions alone, so it is the same in a tree, in a chain and in
 any batch, in steps of up to 64 tokens. Larger ones may have coarser ranges, unless all partial sums are given room.
 """
@@ -17,19 +17,14 @@ import numpy as np
 
 from decoding.cache.batch import StepBatch
 from decoding.cache.step_tensors import Work, WorkRoom
+from decoding.kernels.gpu.work_items import list_step
 from decoding.kernels.gpu.work_list import (
     ITEM_WORDS,
-    PATH,
     PLACE_WORDS,
     ROW_WORDS,
     SPLIT,
     Bounds,
-    Tiling,
     Trees,
-    cut,
-    list_items,
-    list_paths,
-    list_rows,
     place_of,
 )
 
@@ -44,8 +39,8 @@ FEW_JOBS = 96  # (item, kv head) pairs that leave a device idle: below, blocks o
 
 
 class Kind(NamedTuple):
-    """Query heads per kv head, kv heads, and of tiles: keys of a block and (row, head) pairs, of usual ones and of those
-    of long chains, 0 where there are none."""
+    """Query heads per kv head, kv heads, keys of a block, and (row, head) pairs of tiles: of usual ones, and of
+    those of long chains, 0 where there are none."""
 
     group: int
     heads: int
@@ -65,8 +60,8 @@ def lists_of(kinds: Sequence[Kind]) -> list[tuple[Kind, int]]:
 
 
 def share_out(batch: StepBatch, kinds: Sequence[Kind], most_partials: int = MOST_PARTIALS) -> Work:
-    """The work list of a step: for each list the number of items and where they begin, the number of rows, the rows, the
-    places of their partial sums, the items, the paths. Its partial sums are of all rows and ranges; a segment with more than `most_partials` has
+    """The work list of a step: for each list the number of items and where they begin, the number of rows, the rows,
+    the places of their partial sums, the items, the paths. A segment with more partial sums than `most_partials` has
     coarser ranges, and so have those of a step with more than twice as many."""
     trees = Trees(
         batch.offsets,
@@ -79,27 +74,8 @@ def share_out(batch: StepBatch, kinds: Sequence[Kind], most_partials: int = MOST
         batch.table_offsets,
     )
     has_many = batch.num_tokens > EXACT_ROWS
-    lists = [
-        (Tiling(kind.group, kind.heads, kind.keys, kind.pairs, kind.many if has_many else 0), size)
-        for kind, size in lists_of(kinds)
-    ]
-    bounds = _bounds(most_partials)
-    finest = min((tiling for tiling, _ in lists), key=lambda tiling: tiling.keys)
-    cuts = cut(trees, bounds, finest, max(kind.keys for kind in kinds))
-    paths = list_paths(trees, cuts)
-    items = [list_items(trees, cuts, paths, tiling, size) for tiling, size in lists]
-    rows, places = list_rows(trees, cuts, finest.keys)
-    header, place = np.empty(2 * len(lists) + 1, np.int32), 2 * len(lists) + 1 + rows.size
-    header[-1] = len(rows)
-    rows[:, 3] += place
-    place += places.size
-    for number, own in enumerate(items):
-        header[2 * number : 2 * number + 2] = len(own), place
-        place += own.size
-    for own in items:
-        own[own[:, PATH] >= 0, PATH] += place
-    words = np.concatenate([part.ravel() for part in (header, rows, places, *items, paths.records)])
-    return Work(words, cuts.num_partials)
+    lists = np.array([(*kind[:4], kind.many if has_many else 0, size) for kind, size in lists_of(kinds)])
+    return Work(*list_step(trees, _bounds(most_partials), lists))
 
 
 def _bounds(most_partials: int) -> Bounds:

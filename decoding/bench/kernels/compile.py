@@ -149,7 +149,9 @@ def attention(capability: tuple[int, int]) -> Iterator[Case]:
             called = f"{kind}, {name}"
             yield Case(called, attend_tiles, constants, dtype, {}, sizes, least)
             if name == "128, 4 share keys" and dtype == torch.bfloat16:
-                yield Case(f"{called}, fp8", attend_tiles, constants, dtype, FP8_KINDS, sizes, max(least, FP8_CAPABILITY))
+                yield Case(
+                    f"{called}, fp8", attend_tiles, constants, dtype, FP8_KINDS, sizes, max(least, FP8_CAPABILITY)
+                )
     store, _, merge = constants_of(layer_of(4, 128, 128), EXACT, [kind_of(layer_of(4, 128, 128), EXACT)])
     yield Case("store, 128", store_rows, store)
     yield Case("store, 128, fp8", store_rows, store, kinds=FP8_KINDS, least=FP8_CAPABILITY)

@@ -2,8 +2,9 @@
 prompts, roots and trees.
 
 `kv_rows.store_rows` first writes the step's keys and values to their slots, since other segments of the step may read
-them; `attend_tiles` computes the items of a work list; `merge.merge_ranges` adds a row's ranges. A row is a token. Softmax
-is in base 2. All that changes from step to step is read on the device, so grids depend only on the padded number of rows.
+them; `attend_tiles` computes the items of a work list; `merge.merge_ranges` adds a row's ranges. A row is a token.
+Softmax is in base 2. All that changes from step to step is read on the device, so grids depend only on the padded
+number of rows.
 Invariant: a row's keys are added up in order of their positions, in blocks that begin at the same positions whatever is
 beside it, each by the same operations: what is fused is written so, and the compiler fuses nothing. So it has the same
 bits in a tree, in a chain, and in any batch.
@@ -44,15 +45,15 @@ class Step(NamedTuple):
 
 
 class Results(NamedTuple):
-    """out: [T, H, V]. sums: float32 [partial sums, H, V]. stats: float32 [partial sums, H, 2], the largest score and the
-    sum of weights."""
+    """out: [T, H, V]. sums: float32 [partial sums, H, V]. stats: float32 [partial sums, H, 2], the largest score and
+    the sum of weights."""
 
     out: torch.Tensor
     sums: torch.Tensor
     stats: torch.Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks"])
 def attend_tiles(
     query,  # [H, T, D]
     keys,  # [B, K, D, 16], of the model's dtype or fp8
@@ -114,9 +115,10 @@ def _number_of(turn):
 
 @triton.jit
 def _item_of(items, turn, last, NUM_KV_HEADS: tl.constexpr):
-    """The words of an item, by one load; of the last one beyond it, of any where there is none."""
-    number = tl.maximum(tl.minimum(_number_of(turn), last), 0) // NUM_KV_HEADS
-    return tl.load(tl.multiple_of(items + number * ITEM, 4) + tl.arange(0, ITEM))
+    """The words of an item, by one load; of the last one beyond it."""
+    word_I = tl.arange(0, ITEM)
+    number = tl.minimum(_number_of(turn), last) // NUM_KV_HEADS
+    return tl.load(items + number * ITEM + word_I, mask=word_I < (last + 1) * ITEM, other=0)
 
 
 @triton.jit
@@ -147,7 +149,7 @@ def _rows_at(rows, place_M, is_row_M, WIDTH: tl.constexpr, PADDED: tl.constexpr)
 
 @triton.jit
 def _span_of(item_I, WINDOW: tl.constexpr, CHUNK: tl.constexpr, HAS_MANY: tl.constexpr, N: tl.constexpr):
-    """A tile's first key, the last one + 1, and between both where keys begin that are listed, or not seen by all rows."""
+    """A tile's first key, the last one + 1, and between both where those begin that are listed, or not seen by all."""
     first, end = _word(item_I, FIRST_POSITION), _word(item_I, END)
     start = tl.maximum(_word(item_I, START), _lowest(first, WINDOW, CHUNK) // N * N)
     if HAS_MANY:
@@ -231,8 +233,8 @@ def _read(
     keys, values, plane_N, slot_N, position_N, end, KEY_WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, IS_MASKED: tl.constexpr, IS_LISTED: tl.constexpr,
 ):  # fmt: skip
-    """Keys [D, N] and values [N, V]. Values at positions from `end` on, where slots may hold NaN, are zeros: it stays NaN
-    when multiplied by a weight of zero. Keys may be anything there."""
+    """Keys [D, N] and values [N, V]. Values at positions from `end` on, where slots may hold NaN, are zeros: NaN stays
+    when it is multiplied by a weight of zero. Keys may be anything there."""
     column_D, column_V = tl.arange(0, KEY_WIDTH), tl.arange(0, VALUE_WIDTH)
     place_DN = (plane_N * (KEY_DIM * SLOTS) + slot_N)[None, :] + (column_D * SLOTS)[:, None]
     is_key_DN = (position_N < end)[None, :]

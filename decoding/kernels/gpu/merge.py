@@ -1,7 +1,7 @@
 """Adds up what attention computed of a row's keys apart, in Triton: blocks of keys to ranges, ranges to a result.
 
-`fold` is also what attention's own programs add blocks up by. Softmax is in base 2. A state is the largest score, the sum
-of weights and the weighted sum of values.
+`fold` is also what attention's own programs add blocks up by. Softmax is in base 2. A state is the largest score, the
+sum of weights and the weighted sum of values.
 Invariant: the blocks of a range are added up one by one in the order of their positions, from none on, wherever that is
 done: a row has the same bits whether one program computes its range or several.
 """

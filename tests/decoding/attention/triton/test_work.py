@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.attention.triton import tiles
+from decoding.attention.triton import tiles, work
 from decoding.attention.triton.tiles import Tile, default_tile, head_name, keep_tiles, read_tiles, tile_of
-from decoding.attention.triton import work
 from decoding.attention.triton.work import ALL_PARTIALS, MOST_OF_PROMPT, Kind, lists_of, most_work, share_out
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.kv_cache import KvCache
@@ -112,8 +111,8 @@ def lists_of_kind(kind: Kind) -> list[int]:
 def test_each_row_meets_the_key_of_each_of_its_positions_once(
     monkeypatch: pytest.MonkeyPatch, seed: int, few_jobs: int
 ) -> None:
-    """Whether one program computes a range or several do, and in whichever tile: its partial sums, in the order in which
-    they are merged, are those of all its keys in the order of their positions."""
+    """Whether one program computes a range or several do, in whichever tile: a row's partial sums are merged in
+    an order in which they are of all its keys, in the order of their positions."""
     monkeypatch.setattr(work, "FEW_JOBS", few_jobs)
     monkeypatch.setattr(work, "MOST_PARTIALS", 10**6)
     batch = tree_batch(np.random.default_rng(seed))
@@ -175,7 +174,7 @@ def test_where_prompts_are_to_be_exact_they_are_cut_where_a_single_token_is() ->
 
 
 def test_plain_sequences_have_a_quarter_of_the_partial_sums_of_ranges_of_128() -> None:
-    """Of 32 requests at 4k with trees of 16 nodes it were 33 a row; a lone row is divided by blocks of keys instead."""
+    """A lone row is divided by blocks of keys instead."""
     kinds = [Kind(group=4, heads=8, keys=64, pairs=64, many=128)]
     assert share_out(batch_of(*[(1024, 1)] * 32), kinds).num_partials == 3 * 32
     assert share_out(batch_of((1023, 1)), kinds).num_partials == 1024 // 64
@@ -184,8 +183,8 @@ def test_plain_sequences_have_a_quarter_of_the_partial_sums_of_ranges_of_128() -
 def keys_of(
     batch: StepBatch, kind: Kind, pairs: int, item: list[int], words: IntArray
 ) -> Iterator[tuple[int, int, int, list[tuple[int, int]]]]:
-    """What the pairs of an item meet: row of the step, head of its group, partial sum, and positions and keys, which are
-    counted within the segment."""
+    """What the pairs of an item meet: row of the step, head of its group, partial sum, and positions and keys, counted
+    within the segment."""
     first_row, path, base = item[FIRST_ROW], item[PATH], item[BASE]
     segment = int(np.searchsorted(batch.offsets, first_row, side="right")) - 1
     assert item[TABLE] == batch.table_offsets[segment] - batch.table_offsets[-1]
