@@ -166,7 +166,7 @@ def list_items(
             continue
         first_node = trees.tree_offsets[segment] + trees.num_written[segment]
         positions = trees.positions_P[first_node : trees.tree_offsets[segment + 1]]
-        nearest, farthest, owner = np.min(positions), np.max(positions), _owner(trees, cuts, segment)
+        nearest, farthest, owner = int(np.min(positions)), int(np.max(positions)), _owner(trees, cuts, segment)
         for piece in range(_pieces(cuts, segment, farthest, tiling.keys, pieces)):
             for first_pair in range(0, num_rows * tiling.group, pairs):
                 tile = Tile(num_rows, first_pair, nearest, farthest, -1, NO_END)

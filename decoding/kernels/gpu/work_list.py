@@ -149,7 +149,7 @@ def _cut(
     for segment in range(num_segments):
         num_rows = trees.offsets[segment + 1] - trees.offsets[segment]
         first, end = trees.tree_offsets[segment], trees.tree_offsets[segment + 1]
-        last = np.max(trees.positions_P[first:end])
+        last = int(np.max(trees.positions_P[first:end]))
         num_places = place_of(last) + 1
         stride = max(1, -(-num_places * num_rows // (most_of_many if num_rows > bounds.many else most)))
         parts, tail, num_single = min(SPLIT, last + tiling.keys) // tiling.keys if is_split else 1, NO_END, 0

@@ -163,6 +163,32 @@ def test_a_prompt_from_the_start_has_no_partial_sums_and_is_in_large_tiles() -> 
     assert len(listed.items[lists_of(KINDS).index((KINDS[0], 48))]) == 2048 * 3 // 48
 
 
+def test_keys_are_read_once_for_all_heads_that_share_them_and_all_rows_of_a_tree() -> None:
+    """But for the block in which a tree forks, which each of its two paths reads."""
+    kinds = [Kind(group=4, heads=8, keys=64, pairs=64, many=128)]
+    for batch, least, most in (
+        (batch_of(*[(1024, 1)] * 32), 32 * 1025, 32 * 1025),
+        (batch_of(*[(4096, 16)] * 32), 32 * 4112, 32 * 4112),
+        (tree_batch_of(32, 4100, 16), 32 * 4116, 32 * (4116 + 2 * 64)),
+        (batch_of((0, 2048)), 32 * sum(range(1, 65)), 32 * sum(range(1, 65))),  # for each 128 pairs, which are 32 rows
+    ):
+        found = listed_in(share_out(batch, kinds).words, len(lists_of(kinds)))
+        assert least <= sum(item[END] - item[START] for items in found.items for item in items) <= most
+
+
+def tree_batch_of(count: int, prefix: int, size: int) -> StepBatch:
+    """Trees of two paths each, which fork at the root."""
+    cache = KvCache(KvStore([LAYER], 70_000, torch.float32, CPU))
+    segments = []
+    for _ in range(count):
+        rows = cache.new_rows(prefix + size)
+        rows.length = prefix
+        parents = np.maximum(np.arange(size) - 2, -1).astype(np.int32)
+        parents[1] = 0
+        segments.append(Segment(rows, np.zeros(size, np.int32), parents))
+    return pack(segments, cache.store)
+
+
 def test_where_prompts_are_to_be_exact_they_are_cut_where_a_single_token_is() -> None:
     """At the price of partial sums of all of their tokens, which there is room for."""
     batch = batch_of((60_000, 700))
