@@ -73,10 +73,12 @@ def _loop(code: list[Instruction]) -> Loop:
 
 
 def _loops(lines: list[str]) -> list[tuple[int, int]]:
-    """The first line and the end of what each jump back goes over."""
+    """The first line and the end of what each jump back goes over, but for those from behind the program's end, where
+    it waits."""
+    last = max(place for place, line in enumerate(lines) if "EXIT" in line)
     places: dict[str, int] = {}
     loops = []
-    for place, line in enumerate(lines):
+    for place, line in enumerate(lines[:last]):
         if label := LABEL.match(line):
             places[label[1]] = place
         if (jump := JUMP.search(line)) and jump[1] in places:

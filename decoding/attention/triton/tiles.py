@@ -36,7 +36,7 @@ class Tile(NamedTuple):
 DEFAULTS = {
     (8, 0): {64: Tile(64, 32, 4, 3), 128: Tile(32, 32, 4, 3), 256: Tile(16, 32, 4, 3)},
     (9, 0): {64: Tile(64, 64, 4, 3, 128), 128: Tile(64, 64, 4, 3, 128), 256: Tile(16, 32, 4, 3)},
-    (10, 0): {64: Tile(64, 64, 4, 3), 128: Tile(64, 64, 4, 3), 256: Tile(32, 64, 8, 3)},
+    (10, 0): {64: Tile(64, 64, 4, 3), 128: Tile(64, 64, 8, 3), 256: Tile(32, 64, 8, 3)},
 }
 WIDEST = Tile(16, 16, 8, 2)  # heads beyond 256 columns
 EXACT = Tile(16, 32, 4, 2)  # float32, which no tensor core multiplies exactly
