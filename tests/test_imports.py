@@ -93,7 +93,7 @@ DECODING = {
     "engine": """
         compiling/drafters compiling/groups compiling/compiler compiling/kernels compiling/__main__
         limits fault sharing/fair_queue sequence intake sequence_step sharing/step_plan scheduler
-        ahead/roots isolation step_costs tally tracing step_result resources engine warm_up start
+        ahead/batch ahead/roots isolation step_costs tally tracing step_result resources engine warm_up start
     """,
     "worker": """
         allocator arguments patience calls messages session_copies running_file heart inbox translation worker shard

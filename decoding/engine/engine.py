@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from decoding.cache.batch import following, pack
+from decoding.cache.batch import pack
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.events import Finished, Pooled, PromptLogprobs, PromptProgress, Tokens
 from decoding.core.request import FinishReason, Request
@@ -18,6 +18,7 @@ from decoding.costs.credit import losses
 from decoding.costs.pricing import Pricing, Rate
 from decoding.drafting.kept_worth import KeptWorth
 from decoding.drafting.registry import StartDrafter
+from decoding.engine.ahead.batch import following
 from decoding.engine.ahead.roots import LaunchedStep, RootsAhead
 from decoding.engine.intake import Intake, RowSources, check_pictures, check_queue, check_request
 from decoding.engine.isolation import Isolation

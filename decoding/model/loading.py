@@ -45,8 +45,8 @@ NUM_SAMPLES, SAMPLE_BYTES = 1024, 4096  # blocks of each file that are hashed
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Of packed weights, which a model's state does not show. name: of the kind of most, "" if none are packed;
-    content: a hash of them."""
+    """Of packed weights, which a model's state does not show. name: of a file's mixture of kinds, else of the kind of
+    most, "" if none are packed; content: a hash of them."""
 
     name: str = ""
     content: str = ""
@@ -116,7 +116,7 @@ def load_gguf(file: GgufFile, folder: str, target: Target) -> tuple[PreTrainedMo
         numbers[tensor.kind] += prod(tensor.shape)
     kind = numbers.most_common(1)[0][0]
     is_packed = target.is_packed and not kind.is_float
-    return model, Packing(kind.name if is_packed else "", content_of(file.paths))
+    return model, Packing((file.mixture or kind.name) if is_packed else "", content_of(file.paths))
 
 
 def load_quantized(blueprint: Any, fields: Fields, shards: Shards, target: Target) -> tuple[PreTrainedModel, Packing]:

@@ -45,7 +45,7 @@ from decoding.model.features import FeatureTap, LastHidden
 from decoding.model.kept.earlier_test import EarlierTest
 from decoding.model.kept.measurements import KeptMeasurements
 from decoding.model.loading import UNPACKED, Packing, load_model
-from decoding.model.probe import probe
+from decoding.model.probe import Probed, probe
 from decoding.model.refusal import refusing
 from decoding.model.replacing.preparation import Preparation
 from decoding.model.replacing.replacer import Report
@@ -53,6 +53,7 @@ from decoding.model.replacing.rules import functions_on_device
 from decoding.model.seam import SERVING, Seam, set_implementation
 from decoding.model.self_test import (
     TOLERANCES,
+    SelfTestCase,
     long_chain,
     own_logits,
     self_test,
@@ -102,66 +103,22 @@ class TargetModel:
         capture: captures its forwards; None runs them operation by operation. packed: what it was loaded with. kept:
         what earlier starts found.
         """
-        is_on_cpu = model.device.type == "cpu"
-        self.num_parameters = num_weights_in(model)
-        self.threads = choose_threads(config.threads, self.num_parameters, is_on_cpu, config.num_processes)
-        self._usual_threads = self.threads.chosen  # for its size, before anything is measured
-        use_threads(self._usual_threads)
-        self.device, self.dtype = model.device, model.dtype
-        self.attention = config.attention
-        name = str(self.dtype).removeprefix("torch.")
-        self.kv_dtype = dtype_of(resolve_kv_dtype(config.kv_dtype, self.device, name, self.attention))
-        self.max_model_len = max_model_len(model.config, config.max_model_len)
-        self.eos_token_ids = eos_token_ids(model)
-        self.vocab_size = self.num_logits = model.get_input_embeddings().num_embeddings
-        self.weights = packed.name or str(self.dtype).removeprefix("torch.")
-        self.identity = identity(model, packed.content)
-        self.num_bytes = num_bytes_in(model)
-        self.taps: list[FeatureTap] = []
-        self.fixed_rows = FIXED_ROWS
-        self.ranks: tuple[int, ...] = ()
-        self.tower: Tower | None = None
-        self.blindness: str | None = "its tower was not loaded"
-        self._model, self.shared = model, SharedParts(model)
-        self._new_stopwatch = stopwatch_on(self.device)
-        self._preparation = prepared = Preparation(model, serves_experts=is_on_cpu and capture is None)
+        self._take_stock(model, config, packed)
+        self._preparation = Preparation(model, serves_experts=self.device.type == "cpu" and capture is None)
         if config.weights != "auto":
             progress(f"Rounding weights to {config.weights}", 0.5)
-            self.weights = prepared.round(config.weights)
+            self.weights = self._preparation.round(config.weights)
             self.num_bytes = num_bytes_in(model)
         progress("Probing the model's attention layers", 0.6)
         freeze_rope(model, self.max_model_len)
         names = Names(model)
-        layers, sites = probe(model, names)
-        self._states = StateSeam(names, sites, self.device) if sites else None
-        self._capture = capture = None if sites else capture
+        probed = probe(model, names)
+        self._states = StateSeam(names, probed.sites, self.device) if probed.sites else None
+        self._capture = None if probed.sites else capture
         case, earlier = self_test_case(self.vocab_size), EarlierTest(self.identity, config, self.device, kept)
         expected = own_logits(model, case) if earlier.report is None else []
-        runs_by_triton = self.attention == "triton" and not config.compile
-        if runs_by_triton:
-            prepared.place_device_experts()
-        self.layers = tuple(layer for _, layer in layers)
-        self.exact_cost = self._measure_exact(config)
-        is_exact = self.exact_cost is not None and self.exact_cost.is_small if config.exact is None else config.exact
-        self.is_row_exact = is_exact and self.attention == "triton"  # a CPU's own kernels are anyway
-        backend = new_backend(self.attention, self.layers, self.dtype, self.device, self.is_row_exact)
-        self._seam = Seam(layers, backend)
-        self.fingerprint = self._first_fingerprint(config.tensor_parallel_size)
-        set_implementation(model, SERVING)
-        prepared.note_seams(self._seam, self._states)
-        self._forward = StepForward(model, self._seam, self._states)
-        if capture is None and can_pack(self.device, self.dtype):
-            progress("Packing linear layers", 0.7)
-            is_divided = config.tensor_parallel_size > 1
-            prepared.replace_parts(self._forward, bool(sites), is_divided)
-            if self.attention == "exact" and not is_divided:  # a fused layer would not add up what other ranks compute
-                prepared.fuse(self._seam, self._forward, trial_steps(self, case), self.taps)
-        self._forward.functions |= functions_on_device(self.is_row_exact)
-        self._static = StaticForward(model, self._seam, self._forward.functions)
-        num_fused = 0
-        if runs_by_triton:
-            progress("Fusing layers", 0.8)
-            num_fused = prepared.fuse_on_device(self._seam, self._forward, trial_steps(self, case))
+        self._connect(probed, config)
+        self._replace_parts(config, case, progress)
         progress(str(self.replaced), 0.85)
         progress("Testing tree decoding against plain decoding", 0.9)
         report = earlier.report or earlier.keep(self_test(self, case, expected))
@@ -170,10 +127,60 @@ class TargetModel:
             self._stay_with_these_threads()
         if config.compile:
             self._compile(progress)
-        if self._static.is_compiled:
-            self.fingerprint = fingerprint(self.device, self.fingerprint, "compiled")
-        if num_fused:
-            self.fingerprint = fingerprint(self.device, self.fingerprint, "fused", num_fused)
+
+    def _take_stock(self, model: PreTrainedModel, config: EngineConfig, packed: Packing) -> None:
+        """Note what the model is before anything of it is replaced."""
+        self._model, self.shared = model, SharedParts(model)
+        self.device, self.dtype = model.device, model.dtype
+        self.num_parameters, self.num_bytes = num_weights_in(model), num_bytes_in(model)
+        is_on_cpu = self.device.type == "cpu"
+        self.threads = choose_threads(config.threads, self.num_parameters, is_on_cpu, config.num_processes)
+        self._usual_threads = self.threads.chosen  # for its size, before anything is measured
+        use_threads(self._usual_threads)
+        name = str(self.dtype).removeprefix("torch.")
+        self.attention, self.weights = config.attention, packed.name or name
+        self.kv_dtype = dtype_of(resolve_kv_dtype(config.kv_dtype, self.device, name, self.attention))
+        self.max_model_len = max_model_len(model.config, config.max_model_len)
+        self.eos_token_ids = eos_token_ids(model)
+        self.vocab_size = self.num_logits = model.get_input_embeddings().num_embeddings
+        self.identity = identity(model, packed.content)
+        self.fixed_rows = FIXED_ROWS
+        self.taps: list[FeatureTap] = []
+        self.ranks: tuple[int, ...] = ()
+        self.tower: Tower | None = None
+        self.blindness: str | None = "its tower was not loaded"
+        self._new_stopwatch = stopwatch_on(self.device)
+
+    def _connect(self, probed: Probed, config: EngineConfig) -> None:
+        """Have our attention answer the model's layers, by kernels that are as exact as the configuration asks."""
+        self.layers = tuple(layer for _, layer in probed.layers)
+        if self.attention == "triton" and not config.compile:
+            self._preparation.place_device_experts()
+        self.exact_cost = self._measure_exact(config)
+        is_exact = self.exact_cost is not None and self.exact_cost.is_small if config.exact is None else config.exact
+        self.is_row_exact = is_exact and self.attention == "triton"  # a CPU's own kernels are anyway
+        backend = new_backend(self.attention, self.layers, self.dtype, self.device, self.is_row_exact)
+        self._seam = Seam(probed.layers, backend)
+        self.fingerprint = self._first_fingerprint(config.tensor_parallel_size)
+        set_implementation(self._model, SERVING)
+        self._preparation.note_seams(self._seam, self._states)
+        self._forward = StepForward(self._model, self._seam, self._states)
+
+    def _replace_parts(self, config: EngineConfig, case: SelfTestCase, progress: Progress) -> None:
+        """Put what is quicker in place of the model's modules, layers and whole forward."""
+        prepared = self._preparation
+        if self._capture is None and can_pack(self.device, self.dtype):
+            progress("Packing linear layers", 0.7)
+            is_divided = config.tensor_parallel_size > 1
+            prepared.replace_parts(self._forward, self._states is not None, is_divided)
+            if self.attention == "exact" and not is_divided:  # a fused layer would not add up what other ranks compute
+                prepared.fuse(self._seam, self._forward, trial_steps(self, case), self.taps)
+        self._forward.functions |= functions_on_device(self.is_row_exact)
+        self._static = StaticForward(self._model, self._seam, self._forward.functions)
+        if self.attention == "triton" and not config.compile:
+            progress("Fusing layers", 0.8)
+            if num_fused := prepared.fuse_on_device(self._seam, self._forward, trial_steps(self, case)):
+                self.fingerprint = fingerprint(self.device, self.fingerprint, "fused", num_fused)
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress, kept: KeptMeasurements | None = None) -> TargetModel:
@@ -371,5 +378,6 @@ class TargetModel:
             if self.is_row_exact:
                 raise ModelRefused("with --exact it is computed by kernels that no compiler may change")
             self._static.compile(attention.prepare(batch), self._run(batch), TOLERANCES[self.dtype])
+            self.fingerprint = fingerprint(self.device, self.fingerprint, "compiled")
         except ModelRefused as refused:
             progress(f"The model runs as it is: {refused}", 0.95)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
+from statistics import mean
 from typing import Any
 
 from server.bench.call import Call
@@ -20,8 +21,7 @@ from server.bench.measured_server import MeasuredServer
 from server.bench.options import BenchOptions
 
 SETTLED_EVENTS = 10  # events of each stream, on average, before the measurement begins
-SECONDS_BEFORE = 1.0
-SECONDS_AFTER = 0.3  # enough for each stream's next event
+SECONDS_ALONE = 3.0  # before the prompt is sent, and after its first token
 POLL_SECONDS = 0.01
 SHORT_AFTER = 1.0  # seconds after the long prompt a short one comes
 SHORT_LEN = 16  # its tokens
@@ -30,13 +30,14 @@ SHORT_LEN = 16  # its tokens
 @dataclass(frozen=True, slots=True)
 class LatePrompt:
     """Seconds from the prompt's sending to its first token; the same of the short prompt, None where that came too late
-    to run beside it; the streams' gaps in seconds, pooled; and their characters a second, before and meanwhile."""
+    to run beside it; the streams' gaps in seconds, pooled; and their characters a second during that time, and alone:
+    before and after it, since a stream slows down as it grows."""
 
     time_to_first_token: float
     short_time_to_first_token: float | None
     gaps_before: Sequence[float]
     gaps_during: Sequence[float]
-    rate_before: float
+    rate_alone: float
     rate_during: float
 
 
@@ -57,14 +58,14 @@ async def measure_late_prompt(
             if running.done():
                 await running  # raises what ended it
             await asyncio.sleep(POLL_SECONDS)
-        await asyncio.sleep(SECONDS_BEFORE)
+        await asyncio.sleep(SECONDS_ALONE)
         running_late = asyncio.ensure_future(server.stream(late, _body(token_ids)))
         await asyncio.wait([running_late], timeout=SHORT_AFTER)
         short_comes_beside = not running_late.done()
         if short_comes_beside:
             await server.stream(short, _body(token_ids[-SHORT_LEN:]))
         await running_late
-        await asyncio.sleep(SECONDS_AFTER)
+        await asyncio.sleep(SECONDS_ALONE)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -75,9 +76,8 @@ async def measure_late_prompt(
     end = late.sent + first
     gaps = split_gaps((call.times for call in loop.calls), late.sent, end)
     events = [event for call in loop.calls for event in zip(call.times, call.lengths, strict=True)]
-    began = min(time for time, _ in events)
-    rates = rate_between(events, began, late.sent), rate_between(events, late.sent, end)
-    return LatePrompt(first, short.time_to_first_token, *gaps, *rates)
+    alone = [rate_between(events, late.sent - SECONDS_ALONE, late.sent), rate_between(events, end, end + SECONDS_ALONE)]
+    return LatePrompt(first, short.time_to_first_token, *gaps, mean(alone), rate_between(events, late.sent, end))
 
 
 def _body(token_ids: Sequence[int]) -> dict[str, Any]:

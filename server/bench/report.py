@@ -85,7 +85,7 @@ def late_prompt_table(rows: Sequence[tuple[str, int, int, Sequence[LatePrompt]]]
     streams' rate is of their characters."""
     gaps_head = ("gaps before ms p50 / p99 / max", "gaps during ms p50 / p99 / max")
     firsts_head = ("its TTFT ms p50 / max", "a short prompt's meanwhile")
-    head = ("server", "streams", "late prompt tokens", *firsts_head, *gaps_head, "streams' rate during, of before")
+    head = ("server", "streams", "late prompt tokens", *firsts_head, *gaps_head, "streams' rate during, of alone")
     cells = []
     for label, streams, prompt_tokens, found in rows:
         before = [gap for one in found for gap in one.gaps_before]
@@ -93,7 +93,7 @@ def late_prompt_table(rows: Sequence[tuple[str, int, int, Sequence[LatePrompt]]]
         first = _quantiles([one.time_to_first_token for one in found], (0.5, 1.0))
         shorts = [one.short_time_to_first_token for one in found if one.short_time_to_first_token is not None]
         gaps = (_quantiles(before, GAP_QUANTILES), _quantiles(during, GAP_QUANTILES))
-        kept = f"{mean(one.rate_during for one in found) / mean(one.rate_before for one in found):.2f}"
+        kept = f"{mean(one.rate_during for one in found) / mean(one.rate_alone for one in found):.2f}"
         cells.append((label, str(streams), str(prompt_tokens), first, _quantiles(shorts, (0.5, 1.0)), *gaps, kept))
     return Table(head, cells)
 

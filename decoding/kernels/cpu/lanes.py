@@ -79,6 +79,19 @@ def emit_rolled_loop(builder: Builder, count: Value) -> Iterator[Any]:
     last_block.terminator.set_metadata("llvm.loop", identity)
 
 
+def emit_cases(builder: Builder, number: Value, most: int) -> Iterator[int]:
+    """Each of 1 to `most` in turn, for which the caller emits what is done where it is `number`; else nothing is."""
+    after = builder.append_basic_block("after")
+    switch = builder.switch(number, after)
+    for case in range(1, most + 1):
+        block = builder.append_basic_block(f"case{case}")
+        switch.add_case(ir.Constant(number.type, case), block)
+        builder.position_at_end(block)
+        yield case
+        builder.branch(after)
+    builder.position_at_end(after)
+
+
 def emit_splat(builder: Builder, scalar: Value) -> Value:
     first = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), scalar, ir.Constant(INT, 0))
     zeros = ir.Constant(INT_VECTOR, [0] * LANES)

@@ -99,6 +99,17 @@ class GgufFile:
     def architecture(self) -> str:
         return text_of(self.metadata, "general.architecture")
 
+    @property
+    def mixture(self) -> str | None:
+        """The name of the kinds that it mixes, such as Q4_K_M; None where it gives none that is known."""
+        from gguf import LlamaFileType  # a package that takes a while to import
+
+        try:
+            name = LlamaFileType(self.metadata.get("general.file_type")).name
+        except ValueError:
+            return None
+        return name.removeprefix("MOSTLY_") if name.startswith("MOSTLY_") else None
+
 
 class Strings(Sequence[str]):
     """An array of strings, decoded when it is listed."""

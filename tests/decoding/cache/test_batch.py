@@ -7,11 +7,12 @@ from dataclasses import fields
 import numpy as np
 import torch
 
-from decoding.cache.batch import Segment, StepBatch, ancestor_bits, following, pack
+from decoding.cache.batch import Segment, StepBatch, ancestor_bits, pack
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvRows, KvStore, slots_of
 from decoding.core.layer import LayerSpec
+from decoding.engine.ahead.batch import following
 from tests.trees import random_parents
 
 LAYER = LayerSpec(index=0, num_query_heads=1, num_kv_heads=1, key_dim=2, value_dim=2, scaling=1.0)

@@ -31,6 +31,7 @@ from decoding.kernels.cpu.lanes import (
     emit_address,
     emit_assembly,
     emit_call,
+    emit_cases,
     emit_load,
     emit_offset,
     emit_prefetch,
@@ -147,15 +148,8 @@ def take_turn(
     """
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        after = builder.append_basic_block("after")
-        switch = builder.switch(values[0], after)
-        for count in range(1, ROWS + 1):
-            block = builder.append_basic_block(f"rows{count}")
-            switch.add_case(ir.Constant(values[0].type, count), block)
-            builder.position_at_end(block)
+        for count in emit_cases(builder, values[0], ROWS):
             _emit_turn(builder, count, tag, values[1:])
-            builder.branch(after)
-        builder.position_at_end(after)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 8, tag), codegen

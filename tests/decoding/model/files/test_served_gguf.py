@@ -11,14 +11,18 @@ from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import silent
+from decoding.model.files.gguf_file import read_gguf
+from decoding.model.files.gguf_place import small_files
 from decoding.model.loading import load_gguf, load_model, packed_kinds
 from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.weights.linear import matrices_in
+from decoding.weights.matrix import Target
 from tests.gguf_files import VOCAB_SIZE, write_gguf
 from tests.models import tiny
 
 REAL = os.environ.get("GANDER_REAL_MODELS")
+PACKED = Target(torch.float32, torch.device("cpu"), is_packed=True)
 
 
 def config_of(path: Path, **options: object) -> EngineConfig:
@@ -35,6 +39,16 @@ def test_a_packed_model_is_exact_and_known_by_its_weights(tmp_path: Path) -> Non
     assert model.num_parameters == tiny("llama", vocab_size=VOCAB_SIZE).num_parameters()
     assert model.num_bytes < model.num_parameters
     assert model.fingerprint == same.fingerprint != TargetModel.load(config_of(other), silent).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(15, "Q4_K_M"), (0, "Q4_1"), (1024, "Q4_1"), (5000, "Q4_1"), ("15", "Q4_1")]
+)
+def test_a_mixture_has_the_name_that_its_file_gives(number: object, name: str, tmp_path: Path) -> None:
+    model = tiny("llama", vocab_size=VOCAB_SIZE, num_hidden_layers=1)
+    path = write_gguf(tmp_path / "model.gguf", model, "Q4_1", {"general.file_type": number})
+    file = read_gguf([path])
+    assert load_gguf(file, str(small_files([path])), PACKED)[1].name == name
 
 
 def test_a_file_drafts_for_a_file(tmp_path: Path) -> None:

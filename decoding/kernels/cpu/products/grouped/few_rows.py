@@ -20,6 +20,7 @@ from decoding.kernels.cpu.lanes import (
     Builder,
     Value,
     emit_address,
+    emit_cases,
     emit_load,
     emit_offset,
     emit_prefetch,
@@ -194,12 +195,7 @@ def take_few(
         _, _, _, num_rows, source, source_step, packed, record, span, num_blocks, zero, sums = values
         has_minima = builder.icmp_signed("<", zero, ir.Constant(zero.type, 0))
         zero_point = emit_wide_splat(builder, builder.sitofp(zero, FLOAT))
-        after = builder.append_basic_block("after")
-        switch = builder.switch(num_rows, after)
-        for count in range(1, FEW + 1):
-            case = builder.append_basic_block(f"few{count}")
-            switch.add_case(ir.Constant(num_rows.type, count), case)
-            builder.position_at_end(case)
+        for count in emit_cases(builder, num_rows, FEW):
             starts = [builder.add(source, emit_times(builder, source_step, row)) for row in range(count)]
             with emit_rolled_loop(builder, num_blocks) as loop:
                 block = builder.add(packed, builder.mul(loop.index, record))
@@ -219,8 +215,6 @@ def take_few(
                         start = emit_offset(builder, sums, place * PANEL_BYTES)
                         targets = [emit_offset(builder, start, each * WIDE_BYTES) for each in places]
                         emit_scaled(builder, row, part_of(layout, group), targets, row_wholes, used, those)
-            builder.branch(after)
-        builder.position_at_end(after)
         return context.get_dummy_value()
 
     return types.void(bits, group, scale_bytes, *[types.int64] * 9), codegen

@@ -23,6 +23,7 @@ from decoding.kernels.cpu.lanes import (
     Builder,
     Value,
     emit_address,
+    emit_cases,
     emit_load,
     emit_offset,
     emit_prefetch,
@@ -236,12 +237,7 @@ def take_turn(
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         _, _, _, num_rows, source, source_step, packed, record, unpacked, num_blocks, sums, asked, asked_step = values
-        after = builder.append_basic_block("after")
-        switch = builder.switch(num_rows, after)
-        for count in range(1, ROWS + 1):
-            case = builder.append_basic_block(f"rows{count}")
-            switch.add_case(ir.Constant(num_rows.type, count), case)
-            builder.position_at_end(case)
+        for count in emit_cases(builder, num_rows, ROWS):
             starts = [builder.add(source, emit_times(builder, source_step, row)) for row in range(count)]
             places = [
                 [emit_offset(builder, sums, row * PANEL_BYTES + place * WIDE_BYTES) for place in range(VECTORS)]
@@ -255,8 +251,6 @@ def take_turn(
                     emit_prefetch(builder, builder.add(first, emit_times(builder, asked_step, place)))
                 codes = builder.add(packed, builder.mul(loop.index, record)) if layout.bits == 8 else block
                 _emit_tile(builder, layout, Tile(rows, codes, block), places)
-            builder.branch(after)
-        builder.position_at_end(after)
         return context.get_dummy_value()
 
     return types.void(bits, group, scale_bytes, *[types.int64] * 10), codegen
