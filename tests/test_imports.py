@@ -27,7 +27,8 @@ DECODING = {
         cpu/products/grouped/records cpu/products/grouped/lookup cpu/rows cpu/experts
         cpu/states/order cpu/states/lanes cpu/states/walk cpu/states/convolution
         cpu/sampling/row cpu/sampling/edits cpu/sampling/noise
-        gpu/toolchain gpu/card gpu/work_list gpu/attention gpu/products gpu/experts gpu/rows gpu/moves
+        gpu/toolchain gpu/card gpu/work_list gpu/work_items gpu/kv_rows gpu/merge gpu/attention gpu/products gpu/experts
+        gpu/rows gpu/moves
         gpu/sampling/places gpu/sampling/scan gpu/sampling/draw gpu/sampling/walk gpu/sampling/edit
     """,
     "": "errors config",

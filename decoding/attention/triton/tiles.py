@@ -20,20 +20,23 @@ from decoding.kernels.gpu import card
 
 
 class Tile(NamedTuple):
-    """pairs: (token, head) pairs of a tile. keys: keys of one pass, a divisor of 128 and a multiple of 16."""
+    """pairs: (token, head) pairs of a tile. keys: of a block, a divisor of 512 and a multiple of 16. many: the pairs of
+    tiles of long chains, 0 where the usual ones do; they have as many pairs a warp, and must multiply and add up by the
+    same instructions."""
 
     pairs: int
     keys: int
     num_warps: int
     num_stages: int
+    many: int = 0
 
 
 # By compute capability and padded width, for 16-bit numbers: `python -m decoding.bench.kernels.compile` shows that
 # none of them spills registers. Hopper's and Blackwell's tensor cores take 64 rows at once, Ampere's 16.
 DEFAULTS = {
     (8, 0): {64: Tile(64, 32, 4, 3), 128: Tile(32, 32, 4, 3), 256: Tile(16, 32, 4, 3)},
-    (9, 0): {64: Tile(64, 32, 4, 3), 128: Tile(64, 32, 4, 3), 256: Tile(16, 32, 4, 3)},
-    (10, 0): {64: Tile(64, 32, 4, 3), 128: Tile(64, 64, 8, 3), 256: Tile(32, 64, 8, 3)},
+    (9, 0): {64: Tile(64, 64, 4, 3, 128), 128: Tile(64, 64, 4, 3, 128), 256: Tile(16, 32, 4, 3)},
+    (10, 0): {64: Tile(64, 64, 4, 3), 128: Tile(64, 64, 8, 3), 256: Tile(32, 64, 8, 3)},
 }
 WIDEST = Tile(16, 16, 8, 2)  # heads beyond 256 columns
 EXACT = Tile(16, 32, 4, 2)  # float32, which no tensor core multiplies exactly
@@ -47,7 +50,7 @@ def padded_width(width: int) -> int:
 def default_tile(width: int, itemsize: int, capability: tuple[int, int]) -> Tile:
     """The table's tile for heads of `width` padded columns. capability: (0, 0) is Triton's interpreter."""
     if capability == (0, 0):
-        return Tile(64, 64, 4, 1)
+        return Tile(64, 64, 4, 1, 128)
     if width > 256:
         return WIDEST
     if itemsize > 2:

@@ -11,21 +11,24 @@ from collections.abc import Sequence
 
 import torch
 
-from decoding.attention.triton.constants import constants_of
+from decoding.attention.triton.constants import constants_of, kind_of
 from decoding.attention.triton.tiles import Tile, tile_of
-from decoding.attention.triton.work import ALL_PARTIALS, MOST_PARTIALS, Kind, most_work, share_out
+from decoding.attention.triton.work import ALL_PARTIALS, EXACT_ROWS, MOST_PARTIALS, most_work, share_out
 from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvStore
 from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, Work, WorkRoom, room_of
 from decoding.core.layer import LayerSpec
-from decoding.kernels.gpu.attention import Step, attend_tiles, merge_ranges, store_rows
+from decoding.kernels.gpu.attention import Results, Step, attend_tiles
 from decoding.kernels.gpu.card import num_processors
+from decoding.kernels.gpu.kv_rows import store_rows
+from decoding.kernels.gpu.merge import merge_ranges
 
 # Shape suffixes: H query heads, K kv heads, N tokens and padding, D key width, V value width, B blocks, S slots of a
 # block, P partial sums.
-PROGRAMS_EACH = 4  # Triton programs for each of the device's multiprocessors
+PROGRAMS_EACH = 2  # Triton programs for each of the device's multiprocessors
 INTERPRETED_PROGRAMS = 3
+AT_ONCE = 8  # partial sums of a range that are read before they are added up
 NO_ROOM = StepRoom(0, 0, 0, 0, 0)
 
 
@@ -45,15 +48,12 @@ class TritonAttention:
         is_exact: bool = False,
     ) -> None:
         tiles = tiles or [tile_of(layer, dtype, device) for layer in layers]
-        kinds = [Kind(layer.group, tile.pairs) for layer, tile in zip(layers, tiles, strict=True)]
-        self._kinds = list(dict.fromkeys(kinds))
-        self._constants = [
-            constants_of(layer, tile, self._kinds.index(kind), len(self._kinds))
-            for layer, tile, kind in zip(layers, tiles, kinds, strict=True)
-        ]
+        self._kinds = list(dict.fromkeys(kind_of(layer, tile) for layer, tile in zip(layers, tiles, strict=True)))
+        self._constants = [constants_of(layer, tile, self._kinds) for layer, tile in zip(layers, tiles, strict=True)]
         self._most_partials = ALL_PARTIALS if is_exact else MOST_PARTIALS
         processors = num_processors(device)
         self._num_programs = INTERPRETED_PROGRAMS if processors is None else PROGRAMS_EACH * processors
+        self._at_once = 1 if processors is None else AT_ONCE
         self._store: KvStore | None = None
         self._buffers: StepBuffers | None = None
 
@@ -113,39 +113,29 @@ class TritonAttention:
         out_NHV = query_HND.new_empty(query_HND.shape[1], layer.num_query_heads, layer.value_dim)
         sums_PHV = out_NHV.new_empty(step.num_partials, *out_NHV.shape[1:], dtype=torch.float32)
         stats_PH2 = out_NHV.new_empty(step.num_partials, layer.num_query_heads, 2, dtype=torch.float32)
-        attend_tiles[(self._num_programs,)](
-            query_HND,
-            keys_BKDS,
-            values_BKSV,
-            query_HND if layer.sinks is None else layer.sinks,
-            out_NHV,
-            sums_PHV,
-            stats_PH2,
-            _read_of(step),
-            *query_HND.stride()[:2],
-            layer.scaling if layer.softcap else layer.scaling * math.log2(math.e),
-            **constants.attend,
-        )
+        for size in constants.attend:
+            if size["HAS_MANY"] and len(out_NHV) <= EXACT_ROWS:
+                continue
+            attend_tiles[(self._num_programs,)](
+                query_HND,
+                keys_BKDS,
+                values_BKSV,
+                query_HND if layer.sinks is None else layer.sinks,
+                Results(out_NHV, sums_PHV, stats_PH2),
+                Step(step.positions_T, step.blocks_C, step.work_W),
+                len(step.blocks_C),
+                *query_HND.stride()[:2],
+                layer.scaling if layer.softcap else layer.scaling * math.log2(math.e),
+                **size,
+            )
         merge_ranges[(len(out_NHV), layer.num_query_heads)](
-            out_NHV, sums_PHV, stats_PH2, step.row_segments_T, step.first_rows_B, step.positions_T, step.work_W,
-            len(step.ids_T), **constants.merge,
+            out_NHV, sums_PHV, stats_PH2, step.work_W, AT_ONCE=self._at_once, **constants.merge
         )  # fmt: skip
         return out_NHV
 
 
 def _doubled(needed: int, before: int) -> int:
     return max(2, before) if needed <= before else 2 * needed
-
-
-def _read_of(step: StepTensors) -> Step:
-    return Step(
-        first_rows=step.first_rows_B,
-        lengths=step.lengths_B,
-        table_offsets=step.table_offsets_B,
-        positions=step.positions_T,
-        blocks=step.blocks_C,
-        work=step.work_W,
-    )
 
 
 def _side_by_side(rows: torch.Tensor) -> torch.Tensor:

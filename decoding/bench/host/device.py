@@ -26,7 +26,7 @@ from decoding.model.features import FeatureTap
 from decoding.sampling.device.launch import Kernels
 
 VOCAB_SIZE = 32_000
-KINDS = (Kind(group=4, pairs=64),)  # an 8B of Llama's shape on a Hopper
+KINDS = (Kind(group=4, heads=8, keys=64, pairs=64, many=128),)  # an 8B of Llama's shape on a Hopper
 JOB_WORDS, POSITION = 8, 3  # of a job's record, see `plan`
 
 

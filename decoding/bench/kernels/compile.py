@@ -16,13 +16,16 @@ import torch
 import triton
 from triton.compiler import ASTSource
 
-from decoding.attention.triton.constants import constants_of
+from decoding.attention.triton.constants import constants_of, kind_of
 from decoding.attention.triton.tiles import EXACT, default_tile, padded_width
+from decoding.attention.triton.triton_attention import AT_ONCE
 from decoding.bench.kernels.compiled import Compiled, compile_for
 from decoding.bench.tables.table import table
 from decoding.core.layer import LayerSpec
-from decoding.kernels.gpu import attention as kernels
+from decoding.kernels.gpu.attention import Results, Step, attend_tiles
 from decoding.kernels.gpu.experts import add_chosen, lay_tiles, multiply_chosen
+from decoding.kernels.gpu.kv_rows import store_rows
+from decoding.kernels.gpu.merge import merge_ranges
 from decoding.kernels.gpu.moves import move
 from decoding.kernels.gpu.products import Operands, add_parts, mean, multiply
 from decoding.kernels.gpu.rows import gate, normalise, rotate_and_store
@@ -43,6 +46,7 @@ from decoding.weights.device_products import (
 from decoding.weights.device_products import constants_of as products_of
 
 CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
+NOWHERE = (1000, 0)  # of a kernel that a device has another one for
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 WORDS = {"moves", "pairs", "firsts", "chosen"}
 OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out", "rows", "weight", "bias", "results", "shares"}
@@ -103,7 +107,9 @@ class Case:
 
 def _type(name: str, dtype: str) -> Any:
     if name == "step":
-        return kernels.Step._make(["*i32"] * len(kernels.Step._fields))
+        return Step._make(["*i32"] * len(Step._fields))
+    if name == "results":
+        return Results(f"*{dtype}", "*fp32", "*fp32")  # type: ignore[arg-type]
     if name == "operands":
         return Operands._make([*[f"*{dtype}"] * 4, "i32", ONE])
     if name in OF_MODEL:
@@ -136,15 +142,20 @@ def attention(capability: tuple[int, int]) -> Iterator[Case]:
     fp32 = [("128, 4 share keys", layer_of(4, 128, 128), torch.float32)]
     for name, layer, dtype in [*((name, layer, torch.bfloat16) for name, layer in HEADS.items()), *fp32]:
         tile = default_tile(padded_width(max(layer.key_dim, layer.value_dim)), dtype.itemsize, capability)
-        sizes = f"{tile.pairs}x{tile.keys}, {tile.num_warps}, {tile.num_stages}"
-        constants = constants_of(layer, tile, 0, 1).attend
-        yield Case(f"attend, {name}", kernels.attend_tiles, constants, dtype, tile=sizes)
-        if name == "128, 4 share keys" and dtype == torch.bfloat16:
-            yield Case(f"attend, {name}, fp8", kernels.attend_tiles, constants, dtype, FP8_KINDS, sizes, FP8_CAPABILITY)
-    store, _, merge = constants_of(layer_of(4, 128, 128), EXACT, 0, 1)
-    yield Case("store, 128", kernels.store_rows, store)
-    yield Case("store, 128, fp8", kernels.store_rows, store, kinds=FP8_KINDS, least=FP8_CAPABILITY)
-    yield Case("merge, 128", kernels.merge_ranges, merge)
+        usual, *others = constants_of(layer, tile, [kind_of(layer, tile)]).attend
+        for kind, constants in (("attend", usual), ("attend many", (others or [usual])[0])):
+            least = NOWHERE if kind == "attend many" and not others else CAPABILITIES[0]
+            sizes = f"{constants['M']}x{tile.keys}, {constants['num_warps']}, {tile.num_stages}"
+            called = f"{kind}, {name}"
+            yield Case(called, attend_tiles, constants, dtype, {}, sizes, least)
+            if name == "128, 4 share keys" and dtype == torch.bfloat16:
+                yield Case(
+                    f"{called}, fp8", attend_tiles, constants, dtype, FP8_KINDS, sizes, max(least, FP8_CAPABILITY)
+                )
+    store, _, merge = constants_of(layer_of(4, 128, 128), EXACT, [kind_of(layer_of(4, 128, 128), EXACT)])
+    yield Case("store, 128", store_rows, store)
+    yield Case("store, 128, fp8", store_rows, store, kinds=FP8_KINDS, least=FP8_CAPABILITY)
+    yield Case("merge, 128", merge_ranges, merge | {"AT_ONCE": AT_ONCE})
     widths = dict.fromkeys(("KEY_DIM", "VALUE_DIM", "KEY_WIDTH", "VALUE_WIDTH"), 128)
     yield Case("move, 128", move, widths | {"NUM_HEADS": 8, "num_warps": 4})
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from decoding.kernels.gpu.attention import key_places, stored, value_places
+from decoding.kernels.gpu.kv_rows import key_places, stored, value_places
 from decoding.kernels.layout import BLOCK_LEN
 
 # Shape suffixes: N numbers of a row, padded to a power of two; M rows of a program, D key width, V value width, padded;

@@ -1,5 +1,5 @@
-"""Cuts the keys of a step's rows into ranges and its rows into tiles, and lists what is to be computed. Compiled for
-the processor: it makes what a GPU reads.
+"""Cuts the keys of a step's rows into ranges, and lists what is merged. Compiled for the processor: it makes what a GPU
+reads, as `work_items` does.
 
 Invariant: where a row's keys are cut depends on their positions alone.
 """
@@ -14,12 +14,29 @@ from numpy.typing import NDArray
 from decoding.kernels.cpu.trees import IntArray, trunk_len
 from decoding.kernels.numba_kernel import kernel
 
-SPLIT = 128  # the length of the first ranges
+SPLIT = 512  # the length of the first ranges
 OCTAVE = 16  # so many ranges are as long; each further octave's are twice as long as those of the one before
 MOST_RANGES = 128  # of a segment, the last of which has no end
-SEGMENT_WORDS = 3  # how many ranges are one, number of ranges, first partial sum
-ITEM_WORDS = 6  # segment, first (row, head) pair, number of the range, its first and its last position + 1, path or -1
+ROW_WORDS = (
+    5  # ranges that are to be merged, partial sums that each may have, the row's first, its places, its position
+)
+PLACE_WORDS = 2  # of a partial sum: which one it is of a row's, the first position of its keys
 NO_END = 1 << 30
+# Words of an item, which a program reads in one load. Rows are counted within the segment, or the path.
+FIRST_ROW = 0  # of the segment, in the step
+NUM_ROWS = 1
+FIRST_PAIR = 2  # (row, head) of the tile
+FIRST_POSITION = 3  # of the tile's rows
+TABLE = 4  # where the segment's block table begins, counted from the end of all tables
+START = 5  # the first position of the keys
+END = 6  # the last one + 1, as far as the tile's rows see
+PARTIAL = 7  # of the segment's first row
+PARTIALS_EACH = 8  # of a row; 1: the result is complete
+IS_FIRST = 9  # whether keys begin at position 0
+PATH = 10  # where the path's record begins in the list, -1 if the tile has none
+BASE = 11  # the position from which on a path's nodes are listed
+LENGTH = 12  # committed tokens, which the tree's keys lie behind
+ITEM_WORDS = 16
 
 
 class Trees(NamedTuple):
@@ -32,22 +49,52 @@ class Trees(NamedTuple):
     is_chain: NDArray[np.bool_]
     parents_P: IntArray
     positions_P: NDArray[np.int64]
+    table_offsets: IntArray
+
+
+class Bounds(NamedTuple):
+    """Of partial sums: of a segment of more than `many` rows, of any, of a step, and of one whose blocks of keys have
+    one each, as they have where at most `few_jobs` pairs of item and kv head would be."""
+
+    many: int
+    most_of_many: int
+    most: int
+    most_of_step: int
+    most_of_split: int
+    few_jobs: int
+
+
+class Tiling(NamedTuple):
+    """Of a kind of layer: query heads per kv head, kv heads, keys of a block, and the (row, head) pairs of its
+    tiles: of usual ones, and of those of long chains, 0 where there are none."""
+
+    group: int
+    heads: int
+    keys: int
+    pairs: int
+    many: int
 
 
 class Cuts(NamedTuple):
-    """Of each segment. segments: int32 [B, 3], for the device. num_shared: how many of its ranges, the first ones, have
-    their keys in the order of positions. num_partials: of all."""
+    """How the keys of each segment are cut.
 
-    segments: NDArray[np.int32]
-    num_shared: NDArray[np.int32]
+    forks: a multiple of a block's keys; from this position on a tree's keys are listed by paths. NO_END for chains.
+    num_partials: of all rows. segments: int32 [B, 8]: how many ranges are one; how many lie before the fork; the first
+    partial sum; how many a row has for each of those ranges, one or one for each block of keys; how many it has at all;
+    the position from which on each block of keys has one, behind one of what lies before it in its range; the most that
+    are added up to one range; how many ranges there are.
+    """
+
+    forks: NDArray[np.int32]
     num_partials: int
+    segments: NDArray[np.int32]
 
 
-class Paths(NamedTuple):
-    """records: int32, for the device: of each path its number of rows, the position from which on nodes are listed,
-    the rows, the nodes. places: int32 [P, 3], of each path its segment, where its record begins, its last position."""
+class RowLists(NamedTuple):
+    """What is merged. rows: int32 [M, 5], of each row of the step, its places counted from the first one's. places:
+    int32 [L, 2], range by range of each segment."""
 
-    records: NDArray[np.int32]
+    rows: NDArray[np.int32]
     places: NDArray[np.int32]
 
 
@@ -73,116 +120,87 @@ def start_of(place: int) -> int:
 
 
 @kernel
-def cut(trees: Trees, most_partials: int, most_of_step: int) -> Cuts:
-    """Ranges of segments with more than `most_partials` are coarser, and where all together have more than
-    `most_of_step` those of the largest segments are, until they have not."""
-    cuts = _cut(trees, most_partials)
-    while cuts.num_partials > most_of_step:
-        most_partials //= 2
-        cuts = _cut(trees, most_partials)
-    return cuts
+def cut(trees: Trees, bounds: Bounds, tiling: Tiling, most_keys: int) -> Cuts:
+    """Ranges of segments with more partial sums than they may have are coarser, and where all together have more than
+    a step may those of the largest segments are, until they have not. tiling: of the kind with the fewest keys of a
+    block; most_keys: of any."""
+    most, most_of_many = bounds.most, bounds.most_of_many
+    cuts = _cut(trees, bounds, tiling, most_keys, most, most_of_many, False)
+    while cuts.num_partials > bounds.most_of_step and most > 1:
+        most, most_of_many = most // 2, min(most_of_many, most // 2)
+        cuts = _cut(trees, bounds, tiling, most_keys, most, most_of_many, False)
+    num_jobs = 0
+    for segment in range(len(trees.prefix_lens)):
+        num_rows = trees.offsets[segment + 1] - trees.offsets[segment]
+        num_jobs += -(-num_rows * tiling.group // tiling.pairs) * (cuts.segments[segment, 1] + 1) * tiling.heads
+    if tiling.keys == SPLIT or num_jobs > bounds.few_jobs or np.max(cuts.segments[:, 0]) > 1:
+        return cuts
+    split = _cut(trees, bounds, tiling, most_keys, most, most_of_many, True)
+    return split if split.num_partials <= bounds.most_of_split else cuts
 
 
 @kernel
-def _cut(trees: Trees, most_partials: int) -> Cuts:
-    num_segments = len(trees.prefix_lens)
-    segments, num_shared = np.empty((num_segments, SEGMENT_WORDS), np.int32), np.empty(num_segments, np.int32)
-    num_partials = 0
+def _cut(
+    trees: Trees, bounds: Bounds, tiling: Tiling, most_keys: int, most: int, most_of_many: int, is_split: bool
+) -> Cuts:
+    """is_split: each block of keys has a partial sum of its own, which has the same bits."""
+    num_segments, num_partials = len(trees.prefix_lens), 0
+    segments, forks = np.zeros((num_segments, 8), np.int32), np.full(num_segments, NO_END, np.int32)
     for segment in range(num_segments):
         num_rows = trees.offsets[segment + 1] - trees.offsets[segment]
         first, end = trees.tree_offsets[segment], trees.tree_offsets[segment + 1]
-        num_places = place_of(np.max(trees.positions_P[first:end])) + 1
-        stride = max(1, -(-num_places * num_rows // most_partials))
-        num_ranges = -(-num_places // stride)
-        num_shared[segment] = num_ranges
+        last = int(np.max(trees.positions_P[first:end]))
+        num_places = place_of(last) + 1
+        stride = max(1, -(-num_places * num_rows // (most_of_many if num_rows > bounds.many else most)))
+        parts, tail, num_single = min(SPLIT, last + tiling.keys) // tiling.keys if is_split else 1, NO_END, 0
+        num_ranges = segments[segment, 7] = -(-num_places // stride)
         if not trees.is_chain[segment]:
             fork = trees.prefix_lens[segment] + trunk_len(trees.parents_P[first:end])
-            num_shared[segment] = min(num_ranges, place_of(fork) // stride)
+            forks[segment] = fork // most_keys * most_keys
+            num_ranges = min(num_ranges, place_of(forks[segment]) // stride)
+            tail = start_of(num_ranges * stride) if is_split else forks[segment]
+            num_single = max(0, -(-(last + 1 - tail) // tiling.keys))
+        each = num_ranges * parts + (num_single + 1 if tail < NO_END else 0)
         segments[segment, 0], segments[segment, 1], segments[segment, 2] = stride, num_ranges, num_partials
-        num_partials += num_rows * num_ranges if num_ranges > 1 else 0
-    return Cuts(segments, num_shared, num_partials)
+        segments[segment, 3], segments[segment, 4], segments[segment, 5] = parts, each, tail
+        segments[segment, 6] = max(parts, num_single + 1)
+        num_partials += num_rows * each if each > 1 else 0
+    return Cuts(forks, num_partials, segments)
 
 
 @kernel
-def list_paths(trees: Trees, cuts: Cuts) -> Paths:
-    """Each row that reaches beyond its segment's shared ranges is in one path, and in order of position there."""
-    most_words = most_paths = 0
-    for segment in range(len(trees.prefix_lens)):
-        if not trees.is_chain[segment]:
-            first, end = trees.tree_offsets[segment], trees.tree_offsets[segment + 1]
-            most_paths += end - first
-            depths = trees.positions_P[first:end] - trees.prefix_lens[segment]
-            most_words += 2 * np.sum(depths + 2)
-    records, index, place, path = np.empty(most_words, np.int32), np.empty((most_paths, 3), np.int32), 0, 0
-    for segment in range(len(trees.prefix_lens)):
-        if trees.is_chain[segment]:
-            continue
-        first, end = trees.tree_offsets[segment], trees.tree_offsets[segment + 1]
-        length, num_written = trees.prefix_lens[segment], trees.num_written[segment]
-        parents, positions = trees.parents_P[first:end], trees.positions_P[first:end]
-        start = start_of(cuts.num_shared[segment] * cuts.segments[segment, 0])
-        base = max(length, start)
-        is_listed, is_parent = np.zeros(end - first, np.bool_), np.zeros(end - first, np.bool_)
-        for node in range(end - first):
-            if parents[node] >= 0:
-                is_parent[parents[node]] = True
-        for leaf in range(end - first):
-            if is_parent[leaf] or positions[leaf] < start:
-                continue
-            num_rows, node = 0, leaf
-            while node >= 0 and positions[node] >= base:
-                num_rows += node >= num_written and not is_listed[node]
-                node = parents[node]
-            if num_rows == 0:
-                continue
-            records[place], records[place + 1] = num_rows, base
-            row, nodes, node = place + 1 + num_rows, place + 2 + num_rows, leaf
-            while node >= 0 and positions[node] >= base:
-                if node >= num_written and not is_listed[node]:
-                    records[row], is_listed[node] = node - num_written, True
-                    row -= 1
-                records[nodes + positions[node] - base] = node
-                node = parents[node]
-            index[path, 0], index[path, 1], index[path, 2] = segment, place, positions[leaf]
-            place, path = nodes + positions[leaf] - base + 1, path + 1
-    return Paths(records[:place], index[:path])
-
-
-@kernel
-def list_items(trees: Trees, cuts: Cuts, paths: Paths, group: int, pairs: int) -> NDArray[np.int32]:
-    """int32 [I, 6]: the items, ordered so that tiles of the same keys follow each other and find them in the cache. A
-    path's place is counted from the first path's."""
-    num_tiles = -(-(trees.offsets[1:] - trees.offsets[:-1]) * group // pairs)
-    most_items = np.sum(num_tiles * cuts.num_shared)
-    for path in range(len(paths.places)):
-        segment, record, last = paths.places[path, 0], paths.places[path, 1], paths.places[path, 2]
-        num_ranges = place_of(last) // cuts.segments[segment, 0] + 1 - cuts.num_shared[segment]
-        most_items += -(-paths.records[record] * group // pairs) * num_ranges
-    items, item = np.empty((most_items, ITEM_WORDS), np.int32), 0
-    for segment in range(len(num_tiles)):
-        stride, num_rows = cuts.segments[segment, 0], trees.offsets[segment + 1] - trees.offsets[segment]
-        first_position = trees.prefix_lens[segment] + trees.num_written[segment]
-        for number in range(cuts.num_shared[segment]):
-            start, end = start_of(number * stride), start_of((number + 1) * stride)
-            for tile in range(num_tiles[segment]):
-                last_row = min(num_rows, ((tile + 1) * pairs + group - 1) // group) - 1
-                if trees.is_chain[segment] and first_position + last_row < start:
-                    continue
-                _write(items[item], segment, tile * pairs, number, start, end, -1)
-                item += 1
-    for path in range(len(paths.places)):
-        segment, record, last = paths.places[path, 0], paths.places[path, 1], paths.places[path, 2]
-        stride = cuts.segments[segment, 0]
-        for number in range(cuts.num_shared[segment], place_of(last) // stride + 1):
-            start, end = start_of(number * stride), start_of((number + 1) * stride)
-            for tile in range(-(-paths.records[record] * group // pairs)):
-                _write(items[item], segment, tile * pairs, number, start, end, record)
-                item += 1
-    return items[:item]
-
-
-@kernel
-def _write(
-    item: NDArray[np.int32], segment: int, first_pair: int, number: int, start: int, end: int, path: int
-) -> None:
-    item[0], item[1], item[2], item[3], item[4], item[5] = segment, first_pair, number, start, end, path
+def list_rows(trees: Trees, cuts: Cuts, keys: int) -> RowLists:
+    """keys: of a block, the fewest of any kind."""
+    rows, num_places = (
+        np.empty((trees.offsets[-1], ROW_WORDS), np.int32),
+        np.sum(cuts.segments[:, 6] * cuts.segments[:, 7]),
+    )
+    places, place = np.full((num_places, PLACE_WORDS), NO_END, np.int32), 0
+    for segment in range(len(cuts.forks)):
+        stride, num_shared, first, parts, each, tail, most_parts, num_ranges = cuts.segments[segment]
+        first_node = trees.tree_offsets[segment] + trees.num_written[segment]
+        for row in range(trees.offsets[segment + 1] - trees.offsets[segment]):
+            record = rows[trees.offsets[segment] + row]
+            record[0], record[1] = num_ranges if each > 1 else 0, most_parts
+            record[2], record[3] = first + row * each, place * PLACE_WORDS
+            record[4] = trees.positions_P[first_node + row]
+        for number in range(num_ranges):
+            start, end, own = (
+                start_of(number * stride),
+                start_of((number + 1) * stride),
+                places[place : place + most_parts],
+            )
+            if number < num_shared:
+                for part in range(parts if end - start == SPLIT else 1):
+                    own[part, 0], own[part, 1] = number * parts + part, start + part * keys
+            else:
+                has_one_before = start < tail
+                if has_one_before:
+                    own[0, 0], own[0, 1] = num_shared * parts, start
+                for part in range(most_parts - has_one_before):
+                    key = max(start, tail) + part * keys
+                    if key < end:
+                        own[part + has_one_before, 0] = num_shared * parts + 1 + (key - tail) // keys
+                        own[part + has_one_before, 1] = key
+            place += most_parts
+    return RowLists(rows, places)

@@ -25,7 +25,7 @@ CPU = Bench(torch.device("cpu"), is_small=True)
 NAMES = {  # of a stage's measures
     "probe": {"machine", "ceilings", "products of torch, us"},
     "kernels": {
-        *("attention, us", "attention, tiles of (64, 32, 8, 3), us", "exact products, us", "products of 4 bits, us"),
+        *("attention, us", "attention, tiles of (64, 32, 4, 3), us", "exact products, us", "products of 4 bits, us"),
         *("commits, us", "draws, us"),
     },
     "model": {

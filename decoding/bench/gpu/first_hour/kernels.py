@@ -38,12 +38,22 @@ LOADS = {  # requests, tokens of their contexts, rows of each
     "32 x 16 at 4k": (32, 4096, 16),
     "prompt of 2k": (1, 0, 2048),
 }
+BEFORE = {  # us a layer of the 8B's shape, one H100 of 80 GB, Triton 3.6, revision d7db6384, 2026-11-27
+    "1 x 1 at 1k": 15.7,
+    "1 x 64 at 1k": 39.5,
+    "1 x 1 at 8k": 42.7,
+    "32 x 1 at 1k": 135.6,
+    "32 x 6 at 1k": 174.4,
+    "32 x 16 at 4k": 692.7,
+    "prompt of 2k": 472.6,
+}
+TILES = ((64, 32, 4, 3), (64, 64, 4, 3), (64, 64, 4, 2, 128), (64, 64, 8, 3))  # beside the one that is used
 ROWS = (1, 16, 64, 512, 2048)
 
 
 def measure(bench: Bench, record: Record) -> None:
     record.measure("attention, us", lambda: attention(bench))
-    for sizes in ((64, 32, 8, 3), (16, 32, 4, 3), (64, 64, 8, 3), (32, 32, 4, 3))[: bench.count(4, 1)]:
+    for sizes in TILES[: bench.count(len(TILES), 1)]:
         record.measure(f"attention, tiles of {sizes}, us", partial(attention, bench, sizes))
     record.measure("exact products, us", lambda: products(bench, exact_linear()))
     record.measure("products of 4 bits, us", lambda: products(bench, packed_linear(bench)))
@@ -73,8 +83,9 @@ def step_over(store: KvStore, count: int, context: int, num_rows: int) -> StepBa
     return pack(segments, store)
 
 
-def attention(bench: Bench, sizes: tuple[int, int, int, int] | None = None) -> dict[str, Any]:
-    """Of a layer, by load: microseconds, and the bytes a second of keys and values. sizes: of a tile."""
+def attention(bench: Bench, sizes: tuple[int, ...] | None = None) -> dict[str, Any]:
+    """Of a layer, by load: microseconds, those of an earlier revision on an H100, and the bytes a second of keys and
+    values. sizes: of a tile."""
     from decoding.attention.triton.tiles import Tile
     from decoding.attention.triton.triton_attention import TritonAttention
 
@@ -91,7 +102,7 @@ def attention(bench: Bench, sizes: tuple[int, int, int, int] | None = None) -> d
         query_HND, plan = query_HND.to(bench.dtype), backend.prepare(batch)
         seconds = bench.queued_seconds([partial(backend.attend_stored, layer, query_HND, plan) for layer in layers])
         num_bytes = count * (context + num_rows) * 2 * first.num_kv_heads * first.key_dim * bench.dtype.itemsize
-        found[name] = {"us": 1e6 * seconds, "bytes_a_second": num_bytes / seconds}
+        found[name] = {"us": 1e6 * seconds, "before_us": BEFORE[name], "bytes_a_second": num_bytes / seconds}
     return found
 
 

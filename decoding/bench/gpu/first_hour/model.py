@@ -96,12 +96,11 @@ def late_kernels(served: Served) -> dict[str, int]:
 
 def num_kernels() -> int:
     """Compiled variants of our kernels in this process."""
-    from decoding.kernels.gpu import attention as kernels
-    from decoding.kernels.gpu import moves
+    from decoding.kernels.gpu import attention, kv_rows, merge, moves
     from decoding.kernels.gpu import rows as layer_kernels
     from decoding.kernels.gpu.sampling import draw, edit, scan, walk
 
-    modules = (kernels, layer_kernels, moves, draw, edit, scan, walk)
+    modules = (attention, kv_rows, merge, layer_kernels, moves, draw, edit, scan, walk)
     found = {
         id(value): value for module in modules for value in vars(module).values() if hasattr(value, "device_caches")
     }

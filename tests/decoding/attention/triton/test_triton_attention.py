@@ -22,6 +22,7 @@ from tests.trees import random_parents
 
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
+from decoding.attention.triton import work
 from decoding.attention.triton.tiles import Tile
 from decoding.attention.triton.triton_attention import TritonAttention
 
@@ -205,6 +206,22 @@ def test_a_row_has_the_same_bits_whatever_is_beside_it() -> None:
         crowd = run(step_of(spec, [Shape(20, 0, 4), *shapes], seeds=[7, 0, 1]), spec)
         first = 4 + sum(before.chunk + before.tree for before in shapes[:place])
         assert torch.equal(crowd[first : first + shape.chunk + shape.tree], alone[: shape.chunk + shape.tree])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what is interpreted is compared with row-exact products")
+def test_a_row_has_the_same_bits_in_any_tile_and_however_many_programs_compute_a_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Roots, a chunk and a tree whose fork and whose tail lie in ranges of their own."""
+    use_row_exact_products(monkeypatch)
+    spec, shapes = layer(4, 2, 16, sinks=SINKS), [Shape(700, 0, 1), Shape(40, 70, 0), Shape(500, 0, 20)]
+    found = []
+    for few_jobs, many in ((0, 0), (10**6, 0), (0, 64)):
+        monkeypatch.setattr(work, "FEW_JOBS", few_jobs)
+        found.append(run(step_of(spec, shapes), spec, Tile(16, 64, 4, 1, many)))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert (found[0] - reference(step_of(spec, shapes), spec))[:91].abs().max() <= 2e-6
 
 
 def test_a_tree_that_grows_over_forwards_agrees_with_one_that_runs_at_once() -> None:

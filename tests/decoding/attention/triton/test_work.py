@@ -6,32 +6,47 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
-from decoding.attention.triton import tiles
+from decoding.attention.triton import tiles, work
 from decoding.attention.triton.tiles import Tile, default_tile, head_name, keep_tiles, read_tiles, tile_of
-from decoding.attention.triton.work import (
-    ALL_PARTIALS,
-    MOST_PARTIALS,
-    Kind,
-    most_work,
-    share_out,
-)
+from decoding.attention.triton.work import ALL_PARTIALS, MOST_OF_PROMPT, Kind, lists_of, most_work, share_out
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
 from decoding.kernels.gpu.card import INTERPRETER
-from decoding.kernels.gpu.work_list import ITEM_WORDS, MOST_RANGES, SEGMENT_WORDS, SPLIT, place_of, start_of
+from decoding.kernels.gpu.work_list import (
+    BASE,
+    END,
+    FIRST_PAIR,
+    FIRST_POSITION,
+    FIRST_ROW,
+    ITEM_WORDS,
+    LENGTH,
+    MOST_RANGES,
+    NUM_ROWS,
+    PARTIAL,
+    PARTIALS_EACH,
+    PATH,
+    PLACE_WORDS,
+    ROW_WORDS,
+    SPLIT,
+    START,
+    TABLE,
+    place_of,
+    start_of,
+)
 from tests.trees import random_parents
 
 CPU = torch.device("cpu")
 LAYER = LayerSpec(index=0, num_query_heads=6, num_kv_heads=2, key_dim=2, value_dim=2, scaling=1.0)
-KINDS = [Kind(3, 16), Kind(1, 64)]
+KINDS = [Kind(3, 2, 64, 16, many=48), Kind(1, 6, 128, 64)]
 
 
 def batch_of(*shapes: tuple[int, int]) -> StepBatch:
@@ -72,71 +87,153 @@ def tree_batch(rng: np.random.Generator) -> StepBatch:
     return pack(segments, cache.store)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_each_row_meets_the_key_of_each_of_its_positions_once(seed: int) -> None:
+class Listed(NamedTuple):
+    """What a step's words say. rows: of each row of the step its `ROW_WORDS`. items: of each list."""
+
+    rows: list[list[int]]
+    items: list[list[list[int]]]
+
+
+def listed_in(words: IntArray, num_lists: int) -> Listed:
+    count = int(words[2 * num_lists])
+    rows = words[2 * num_lists + 1 :][: ROW_WORDS * count].reshape(-1, ROW_WORDS).tolist()
+    headers = words[: 2 * num_lists].reshape(-1, 2).tolist()
+    items = [words[first : first + ITEM_WORDS * size].reshape(-1, ITEM_WORDS).tolist() for size, first in headers]
+    return Listed(rows, items)
+
+
+def lists_of_kind(kind: Kind) -> list[int]:
+    return [place for place, (each, _) in enumerate(lists_of(KINDS)) if each == kind]
+
+
+@pytest.mark.parametrize("few_jobs", [0, 10**6])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_row_meets_the_key_of_each_of_its_positions_once(
+    monkeypatch: pytest.MonkeyPatch, seed: int, few_jobs: int
+) -> None:
+    """Whether one program computes a range or several do, in whichever tile: a row's partial sums are merged in
+    an order in which they are of all its keys, in the order of their positions."""
+    monkeypatch.setattr(work, "FEW_JOBS", few_jobs)
+    monkeypatch.setattr(work, "MOST_PARTIALS", 10**6)
     batch = tree_batch(np.random.default_rng(seed))
-    work = share_out(batch, KINDS)
-    words, num_partials = work.words, 0
-    segments = words[2 * len(KINDS) :][: SEGMENT_WORDS * batch.num_segments].reshape(-1, SEGMENT_WORDS)
-    num_rows = np.diff(batch.offsets)
-    for segment, (stride, num_ranges, first_partial) in enumerate(segments.tolist()):
-        last = int(batch.positions_P[batch.tree_offsets[segment] : batch.tree_offsets[segment + 1]].max())
-        assert stride == 1
-        assert num_ranges == place_of(last) + 1
-        assert first_partial == num_partials
-        num_partials += int(num_rows[segment]) * num_ranges if num_ranges > 1 else 0
-    assert work.num_partials == num_partials
-    for kind, (count, first) in zip(KINDS, words[: 2 * len(KINDS)].reshape(-1, 2).tolist(), strict=True):
-        met: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        for item in words[first : first + ITEM_WORDS * count].reshape(-1, ITEM_WORDS).tolist():
-            for pair, position, key in keys_of(batch, kind, item, words):
-                met[item[0], pair].append((position, key))
-        assert len(met) == sum(num_rows) * kind.group
-        for (segment, pair), found in met.items():
-            expected = list(enumerate(path_keys(batch, segment, pair // kind.group)))
-            assert sorted(found) == expected, (segment, pair)
+    found = share_out(batch, KINDS)
+    listed = listed_in(found.words, len(lists_of(KINDS)))
+    assert len(listed.rows) == batch.num_tokens
+    places_seen = set()
+    for kind in KINDS:
+        met: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+        for place in lists_of_kind(kind):
+            for item in listed.items[place]:
+                for row, head, partial, keys in keys_of(batch, kind, lists_of(KINDS)[place][1], item, found.words):
+                    assert partial not in met[row, head]
+                    met[row, head][partial] = keys
+                    places_seen.add(partial)
+        assert len(met) == batch.num_tokens * kind.group
+        for (row, _), partials in met.items():
+            assert merged(listed.rows[row], partials, found.words) == list(enumerate(path_keys(batch, row))), row
+    assert max(places_seen) < max(found.num_partials, 1)
+
+
+def merged(record: list[int], partials: dict[int, list[tuple[int, int]]], words: IntArray) -> list[tuple[int, int]]:
+    """The positions and keys of a row's partial sums as they are merged; of its only one where there is nothing to."""
+    num_ranges, num_parts, first, places, position = record
+    if num_ranges == 0:
+        (keys,) = partials.values()
+        return keys
+    found = []
+    for slot, begin in words[places:][: PLACE_WORDS * num_ranges * num_parts].reshape(-1, PLACE_WORDS).tolist():
+        if begin <= position:
+            found += partials[first + slot]
+    return found
 
 
 def test_prompts_of_many_tokens_have_coarser_ranges() -> None:
     for num_rows, is_coarser in ((64, False), (700, True)):
-        work = share_out(batch_of((60_000, num_rows)), KINDS)
-        stride, num_ranges, _ = work.words[2 * len(KINDS) :][:SEGMENT_WORDS].tolist()
-        assert (stride > 1) == is_coarser
-        assert num_ranges == place_of(60_000 + num_rows - 1) // stride + 1
-        assert work.num_partials == num_rows * num_ranges <= MOST_PARTIALS + num_rows
+        found = share_out(batch_of((60_000, num_rows)), KINDS)
+        num_ranges, num_parts, *_ = listed_in(found.words, len(lists_of(KINDS))).rows[0]
+        assert num_parts == 1
+        assert (num_ranges < place_of(60_000 + num_rows - 1) + 1) == is_coarser
+        assert found.num_partials == num_rows * num_ranges <= max(64 * MOST_RANGES, MOST_OF_PROMPT + num_rows)
+
+
+def test_a_prompt_from_the_start_has_no_partial_sums_and_is_in_large_tiles() -> None:
+    found = share_out(batch_of((0, 2048), (500, 1)), KINDS)
+    listed = listed_in(found.words, len(lists_of(KINDS)))
+    assert [row[0] for row in listed.rows[:2048]] == [0] * 2048
+    assert len(listed.items[lists_of(KINDS).index((KINDS[0], 48))]) == 2048 * 3 // 48
+
+
+def test_keys_are_read_once_for_all_heads_that_share_them_and_all_rows_of_a_tree() -> None:
+    """But for the block in which a tree forks, which each of its two paths reads."""
+    kinds = [Kind(group=4, heads=8, keys=64, pairs=64, many=128)]
+    for batch, least, most in (
+        (batch_of(*[(1024, 1)] * 32), 32 * 1025, 32 * 1025),
+        (batch_of(*[(4096, 16)] * 32), 32 * 4112, 32 * 4112),
+        (tree_batch_of(32, 4100, 16), 32 * 4116, 32 * (4116 + 2 * 64)),
+        (batch_of((0, 2048)), 32 * sum(range(1, 65)), 32 * sum(range(1, 65))),  # for each 128 pairs, which are 32 rows
+    ):
+        found = listed_in(share_out(batch, kinds).words, len(lists_of(kinds)))
+        assert least <= sum(item[END] - item[START] for items in found.items for item in items) <= most
+
+
+def tree_batch_of(count: int, prefix: int, size: int) -> StepBatch:
+    """Trees of two paths each, which fork at the root."""
+    cache = KvCache(KvStore([LAYER], 70_000, torch.float32, CPU))
+    segments = []
+    for _ in range(count):
+        rows = cache.new_rows(prefix + size)
+        rows.length = prefix
+        parents = np.maximum(np.arange(size) - 2, -1).astype(np.int32)
+        parents[1] = 0
+        segments.append(Segment(rows, np.zeros(size, np.int32), parents))
+    return pack(segments, cache.store)
 
 
 def test_where_prompts_are_to_be_exact_they_are_cut_where_a_single_token_is() -> None:
     """At the price of partial sums of all of their tokens, which there is room for."""
     batch = batch_of((60_000, 700))
-    work, room = share_out(batch, KINDS, ALL_PARTIALS), most_work(1024, 60_700, KINDS, ALL_PARTIALS)
-    stride, num_ranges, _ = work.words[2 * len(KINDS) :][:SEGMENT_WORDS].tolist()
-    assert (stride, num_ranges) == (1, place_of(60_699) + 1)
-    assert work.num_partials == 700 * num_ranges <= room.partials
-    assert len(work.words) <= room.words
+    found, room = share_out(batch, KINDS, ALL_PARTIALS), most_work(1024, 60_700, KINDS, ALL_PARTIALS)
+    num_ranges, num_parts, *_ = listed_in(found.words, len(lists_of(KINDS))).rows[0]
+    assert (num_ranges, num_parts) == (place_of(60_699) + 1, 1)
+    assert found.num_partials == 700 * num_ranges <= room.partials
+    assert len(found.words) <= room.words
 
 
-def keys_of(batch: StepBatch, kind: Kind, item: list[int], words: IntArray) -> Iterator[tuple[int, int, int]]:
-    """What the pairs of an item meet: pair, position and key, an index among the segment's."""
-    segment, first_pair, _, start, end, path = item
-    num_rows, base = int(batch.offsets[segment + 1] - batch.offsets[segment]), 1 << 30
+def test_plain_sequences_have_a_quarter_of_the_partial_sums_of_ranges_of_128() -> None:
+    """A lone row is divided by blocks of keys instead."""
+    kinds = [Kind(group=4, heads=8, keys=64, pairs=64, many=128)]
+    assert share_out(batch_of(*[(1024, 1)] * 32), kinds).num_partials == 3 * 32
+    assert share_out(batch_of((1023, 1)), kinds).num_partials == 1024 // 64
+
+
+def keys_of(
+    batch: StepBatch, kind: Kind, pairs: int, item: list[int], words: IntArray
+) -> Iterator[tuple[int, int, int, list[tuple[int, int]]]]:
+    """What the pairs of an item meet: row of the step, head of its group, partial sum, and positions and keys, counted
+    within the segment."""
+    first_row, path, base = item[FIRST_ROW], item[PATH], item[BASE]
+    segment = int(np.searchsorted(batch.offsets, first_row, side="right")) - 1
+    assert item[TABLE] == batch.table_offsets[segment] - batch.table_offsets[-1]
+    rows, nodes = list(range(item[NUM_ROWS])), np.empty(0, np.int32)
     if path >= 0:
-        num_listed, base = words[path : path + 2].tolist()
-        rows, nodes = words[path + 2 :][:num_listed].tolist(), words[path + 2 + num_listed :]
-    else:
-        rows = list(range(num_rows))
-    for place in range(first_pair, min(first_pair + kind.pairs, len(rows) * kind.group)):
+        assert words[path : path + 2].tolist() == [item[NUM_ROWS], base]
+        rows, nodes = words[path + 2 :][: len(rows)].tolist(), words[path + 2 + len(rows) :]
+    for place in range(item[FIRST_PAIR], min(item[FIRST_PAIR] + pairs, len(rows) * kind.group)):
         row = rows[place // kind.group]
-        own = int(batch.positions_M[batch.offsets[segment] + row])
-        for position in range(start, min(end, own + 1)):
-            key = position if position < base else int(batch.prefix_lens[segment] + nodes[position - base])
-            yield row * kind.group + place % kind.group, position, key
+        own = int(batch.positions_M[first_row + row])
+        assert own >= item[FIRST_POSITION]
+        keys = []
+        for position in range(item[START], min(item[END], own + 1)):
+            key = position if position < base else int(item[LENGTH] + nodes[position - base])
+            keys.append((position, key))
+        yield first_row + row, place % kind.group, item[PARTIAL] + row * item[PARTIALS_EACH], keys
 
 
-def path_keys(batch: StepBatch, segment: int, row: int) -> list[int]:
-    """The keys that a row sees, in order of their positions."""
+def path_keys(batch: StepBatch, row: int) -> list[int]:
+    """The keys that a row of the step sees, in order of their positions."""
+    segment = int(np.searchsorted(batch.offsets, row, side="right")) - 1
     first, prefix = int(batch.tree_offsets[segment]), int(batch.prefix_lens[segment])
-    node, path = int(batch.num_written[segment]) + row, []
+    node, path = int(batch.num_written[segment]) + row - int(batch.offsets[segment]), []
     while node >= 0:
         path.append(prefix + node)
         node = int(batch.parents_P[first + node])
@@ -153,12 +250,12 @@ def test_no_usual_step_has_more_work_than_there_is_room_for() -> None:
         (2048, [(1_000, 2016), *[(2_000, 1)] * 32]),
     ]
     for num_rows, shapes in loads:
-        work, room = share_out(batch_of(*shapes), KINDS), most_work(num_rows, max(map(sum, shapes)), KINDS)
-        assert len(work.words) <= room.words
-        assert work.num_partials <= room.partials
-    work, room = share_out(tree_batch(np.random.default_rng(0)), KINDS), most_work(1024, 8200, KINDS)
-    assert len(work.words) <= room.words
-    assert work.num_partials <= room.partials
+        found, room = share_out(batch_of(*shapes), KINDS), most_work(num_rows, max(map(sum, shapes)), KINDS)
+        assert len(found.words) <= room.words, shapes
+        assert found.num_partials <= room.partials, shapes
+    found, room = share_out(tree_batch(np.random.default_rng(0)), KINDS), most_work(1024, 8200, KINDS)
+    assert len(found.words) <= room.words
+    assert found.num_partials <= room.partials
 
 
 @pytest.mark.parametrize("capability", [(8, 6), (9, 0), (12, 0)])

@@ -1,4 +1,4 @@
-"""The kernels compile for devices that are not here, and nothing of them is spilled."""
+"""The kernels compile for devices that are not here, and nothing of them is spilled in a loop."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ triton = pytest.importorskip("triton", reason="Triton is not installed: its kern
 
 PROGRAM = """
 from decoding.bench.kernels.compile import CAPABILITIES, NAMES, PARTS
+from tests.machine_code import loops_of
+
+SPILLED = 16  # bytes for each item, outside the loops over keys
 
 part, left_out = sys.argv[1], sys.argv[2:]
 for capability in CAPABILITIES:
@@ -20,7 +23,8 @@ for capability in CAPABILITIES:
             continue
         if (NAMES[case.dtype] == "bf16" or part in ("layers", "sampler")) and not any(map(case.name.count, left_out)):
             made = case.compile(capability)
-            assert made.spilled == 0, (case.name, capability, made)
+            assert made.spilled <= (SPILLED if part == "attention" else 0), (case.name, capability, made)
+            assert not any(loop.num_spills for loop in loops_of(made.cubin)), (case.name, capability, made)
             assert not case.tile or made.product != "fma", (case.name, capability, made)
 """
 LEFT_OUT = {

@@ -21,11 +21,12 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are n
 PROGRAM = """
 import json, sys
 from decoding.bench.kernels.compile import PARTS
-from tests.machine_code import feeds_of_exponentials
+from tests.machine_code import loops_of
 
 capability, name = (int(sys.argv[1]), int(sys.argv[2])), sys.argv[3]
-(case,) = (case for case in PARTS["attention"](capability) if case.name == name and case.dtype.itemsize == 2)
-print(json.dumps(feeds_of_exponentials(case.compile(capability).cubin)))
+cases = [case for case in PARTS["attention"](capability) if case.least <= capability and case.dtype.itemsize == 2]
+made = [case.compile(capability) for case in cases if case.name.partition(", ")[2] == name]
+print(json.dumps([[each.spilled, [loop._asdict() for loop in loops_of(each.cubin)]] for each in made]))
 """
 SUMMING = {"attend_tiles", "merge_ranges", "normalise", "rotate_and_store", "gate", "multiply", "add_parts", "mean"}
 SUMMING |= {"multiply_chosen", "add_chosen"}
@@ -47,19 +48,35 @@ def told(program: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-PLAIN, EVERYTHING, FP8 = (
-    f"attend, 128, 4{more}" for more in (" share keys", ", window, cap, sinks", " share keys, fp8")
-)
+PLAIN, EVERYTHING, FP8 = (f"128, 4{more}" for more in (" share keys", ", window, cap, sinks", " share keys, fp8"))
 SLOW = pytest.mark.slow  # twenty seconds each
 REST = [*product(("8.0", "10.0"), (PLAIN, EVERYTHING)), ("9.0", EVERYTHING), ("9.0", FP8), ("10.0", FP8)]
 
 
 @pytest.mark.parametrize(("capability", "layer"), [("9.0", PLAIN), *(pytest.param(*each, marks=SLOW) for each in REST)])
-def test_both_loops_feed_their_exponentials_alike(capability: str, layer: str) -> None:
-    loops = told(PROGRAM, *capability.split("."), layer)
-    assert len(loops) == 2
-    assert loops[0] == loops[1]
-    assert any(name.startswith("FFMA") for name in loops[0])  # a score times its factor, less the largest
+def test_all_loops_over_keys_of_tiles_of_any_size_compute_alike(capability: str, layer: str) -> None:
+    """What feeds their exponentials, for each warp, and what multiplies their matrices."""
+    made = told(PROGRAM, *capability.split("."), layer)
+    assert len(made) == (2 if capability == "9.0" else 1)  # tiles of many pairs
+    loops = [loop for _, loops in made for loop in loops]
+    assert len(loops) == 2 * len(made)
+    assert all(loop["feeds"] == loops[0]["feeds"] for loop in loops)
+    assert all(loop["products"] == loops[0]["products"] for loop in loops)
+    assert len(loops[0]["products"]) >= 1
+    assert any(name.startswith("FFMA") for name in loops[0]["feeds"])  # a score times its factor, less the largest
+
+
+def test_keys_are_copied_by_16_bytes_two_blocks_ahead_and_nothing_is_spilled() -> None:
+    """On sm_90: 64 keys and values of 128 numbers a block, 32 KB, by 128 threads or by 256."""
+    made = told(PROGRAM, "9", "0", PLAIN)
+    assert [spilled for spilled, _ in made] == [0, 0]
+    (usual, listed), many = made[0][1], made[1][1]
+    for loop, num_copies in ((usual, 16), (many[0], 8), (many[1], 8)):
+        (copy,) = loop["copies"].items()
+        assert copy == ("LDGSTS.E.BYPASS.128", num_copies)
+        assert loop["waits"] == [2]  # for the older of two blocks on their way, each a group of keys and one of values
+    assert listed["copies"] == {}  # of paths, which are few
+    assert all(loop["num_spills"] == 0 for loop in (usual, listed, *many))
 
 
 def test_nothing_is_fused_in_kernels_whose_bits_are_promised() -> None:
