@@ -44,7 +44,7 @@ def compile_all() -> None:
     kernels.load_weights(SHARES)
     for name, dtype, fields in OTHERS:
         model = TargetModel.from_model(tiny(name).to(dtype), EngineConfig(max_model_len=64, threads=1, **fields))
-        share_out(trial_steps(model, self_test_case(model.vocab_size))[-1], [Kind(group=1, pairs=16)])
+        share_out(trial_steps(model, self_test_case(model.vocab_size))[-1], [Kind(group=1, heads=1, keys=64, pairs=16)])
     for thread in running_threads():
         if thread.name == "kernels":
             thread.join()
