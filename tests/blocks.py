@@ -19,8 +19,7 @@ from transformers import PreTrainedModel
 from decoding.drafting.block.block_config import read_block_config
 from decoding.drafting.block.checkpoint import save_block
 from decoding.drafting.block.network import BlockHead
-from decoding.training.heads.block.blocks import block_loss
-from decoding.training.heads.ttt import Lesson
+from decoding.training.heads.block.blocks import PaddedLesson, block_loss
 from tests.heads import LAYER, NUM_LAYERS, replies_of
 from tests.models import tiny
 
@@ -87,7 +86,7 @@ def trained_block(model_type: str) -> BlockHead:
     for _ in range(NUM_UPDATES):
         chosen = torch.randint(len(ids_BT), (16,), generator=generator)
         learned = is_learned_BT[chosen]
-        lesson = Lesson(ids_BT[chosen], features_BTF[chosen], output.logits[chosen].softmax(-1), learned, learned)
+        lesson = PaddedLesson(ids_BT[chosen], features_BTF[chosen], output.logits[chosen].softmax(-1), learned)
         roots_BA = torch.randint(1, ids_BT.shape[1] - 1, (16, NUM_ROOTS), generator=generator)
         loss = block_loss(head, lesson, roots_BA).loss
         optimizer.zero_grad()

@@ -18,7 +18,6 @@ from decoding.costs.credit import losses
 from decoding.costs.pricing import Pricing, Rate
 from decoding.drafting.kept_worth import KeptWorth
 from decoding.drafting.registry import StartDrafter
-from decoding.engine.ahead.batch import following
 from decoding.engine.ahead.roots import LaunchedStep, RootsAhead
 from decoding.engine.intake import Intake, RowSources, check_pictures, check_queue, check_request
 from decoding.engine.isolation import Isolation
@@ -285,7 +284,7 @@ class Engine:
         tally.end_phase("sample")
         if (ahead := self._ahead.after(launched.steps)) is None:
             return None
-        batch = following(launched.batch, ahead.places_B, ahead.added_B, roots.tokens_B)
+        batch = ahead.batch_after(launched.batch, roots.tokens_B)
         tally.end_phase("schedule")
         forward = self._runner.launch(batch)
         tally.end_phase("forward")

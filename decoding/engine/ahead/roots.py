@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.kv_store import KvStore
 from decoding.core.tree import IntArray
+from decoding.engine.ahead.batch import following
 from decoding.engine.scheduler import Reuse, Scheduler
 from decoding.engine.sequence_step import SequenceStep
 from decoding.model.device.runner import Forward
@@ -48,6 +50,10 @@ class Following(NamedTuple):
     steps: list[SequenceStep]
     places_B: NDArray[np.int64]
     added_B: IntArray
+
+    def batch_after(self, batch: StepBatch, drawn_B: torch.Tensor) -> StepBatch:
+        """Of the step under way, and the tokens that it draws."""
+        return following(batch, self.places_B, self.added_B, drawn_B)
 
 
 class RootsAhead:
