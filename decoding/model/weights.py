@@ -32,9 +32,8 @@ OWN_ROTARIES = {
     "qwen3_vl_text": ("qwen3_vl.modeling_qwen3_vl", "Qwen3VLTextRotaryEmbedding"),
     "qwen3_vl_moe_text": ("qwen3_vl_moe.modeling_qwen3_vl_moe", "Qwen3VLMoeTextRotaryEmbedding"),
 }
-WRITTEN_AS = {
-    "qwen3_vl_moe_text": "qwen3_vl_moe"
-}  # types whose files have other shapes, by which transformers knows it
+# Types whose files have other shapes, by which transformers knows it.
+WRITTEN_AS = {"qwen3_vl_moe_text": "qwen3_vl_moe"}
 
 
 def load_weights(

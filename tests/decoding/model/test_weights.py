@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedConfig
 
 from decoding.model import weights
 
@@ -26,5 +27,5 @@ def test_files_are_read_to_the_device_where_transformers_can(
     monkeypatch.setattr(weights, "is_accelerate_available", lambda: has_accelerate)
     monkeypatch.setattr(weights.AutoModelForCausalLM, "from_pretrained", load)
     with pytest.raises(OSError, match="no such folder"):
-        weights.load_weights("folder", None, torch.float32, {}, torch.device(device))
+        weights.load_weights("folder", PreTrainedConfig(), torch.float32, {}, torch.device(device))
     assert asked == [DEVICES[case]]
