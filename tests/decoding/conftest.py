@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from decoding.attention.triton import work
 from decoding.config import EngineConfig
 from decoding.costs.price import CostCurve
 from decoding.drafting.block import block_drafting
@@ -39,6 +40,16 @@ def no_clock_decides() -> Iterator[None]:
         for module in (rounds, block_drafting):
             patch.setattr(module, "time", clock)
         patch.setattr(step_costs, "harvest_seconds", lambda *_: HARVEST)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interpreted_programs_take_whole_ranges() -> Iterator[None]:
+    """Attention divides no range of keys among programs, which an interpreter runs one after the other. The bits are
+    the same, as attention's own tests show."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not torch.cuda.is_available():
+            patch.setattr(work, "FEW_JOBS", 0)
         yield
 
 

@@ -60,6 +60,7 @@ def other_modules(allowed: set[str]) -> set[str]:
     return names - {"decoding", "sitecustomize"}
 
 
+@pytest.mark.slow  # a minute of a whole run
 def test_a_packed_run_needs_nothing_but_what_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "PIECE_BYTES", 2**20)
     model, prompts, packed = tmp_path / "target", tmp_path / "prompts.txt", tmp_path / "packed"
