@@ -74,22 +74,29 @@ class LongPrompts:
 
     def __init__(self) -> None:
         self._ahead = 0.0
+        self._decode_seconds = 0.0  # of the latest step that read nothing
 
     def has_to_wait(self, sequence: Sequence) -> bool:
         """Whether this prompt is long, and those that decode are to run alone for a while."""
         return self._ahead > 0 and sequence.read_seconds > LONG
 
     def note_step(self, seconds: float, plan: StepPlan) -> None:
-        """The planned step took so many seconds, or one that followed it without a plan, which reads nothing."""
-        reading, plan.seconds = plan.seconds, {}
-        for sequence, read in reading.items():
+        """The planned step took so many seconds, or one that followed it without a plan, which reads nothing.
+
+        What a step took beyond one that only decodes, it read: far into a prompt that may be many times what was
+        expected.
+        """
+        expected, plan.seconds = plan.seconds, {}
+        if not expected:
+            self._decode_seconds = seconds
+        is_decoding = not expected.keys() >= plan.sizes.keys()
+        decoded = min(seconds, self._decode_seconds) if is_decoding else 0.0
+        in_all, long = sum(expected.values()), 0.0
+        for sequence, share in expected.items():
+            read = (seconds - decoded) * share / in_all if in_all else 0.0
             sequence.read_seconds += read
-        if reading.keys() >= plan.sizes.keys():  # nobody decodes
-            self._ahead = 0.0
-            return
-        decoded = max(0.0, seconds - sum(reading.values()))
-        long = sum(read for sequence, read in reading.items() if sequence.read_seconds > LONG)
-        self._ahead = max(0.0, self._ahead + long - decoded)
+            long += read if sequence.read_seconds > LONG else 0.0
+        self._ahead = max(0.0, self._ahead + long - decoded) if is_decoding else 0.0
 
 
 class Want(NamedTuple):

@@ -78,7 +78,9 @@ def test_of_a_resumed_request_no_more_of_the_prompt_is_found_than_it_has() -> No
     assert (scheduler.reuse.queries, scheduler.reuse.hits, again.stats.cached_tokens) == (20, 20, 20)
 
 
-def test_a_long_prompt_leaves_half_of_the_time_to_those_that_decode_and_a_short_one_passes_it() -> None:
+@pytest.mark.parametrize("slower", [1.0, 5.0])
+def test_a_long_prompt_leaves_half_of_the_time_to_those_that_decode_and_a_short_one_passes_it(slower: float) -> None:
+    """Also where reading is slower than it is expected to be."""
     curve = CostCurve(base=0.030, token=0.004, key=1e-6)
     scheduler = Scheduler(LIMITS, BlockPool(4096, PrefixIndex()), Pricing(64, Curves(curve)))
     scheduler.add(sequence_of("decodes", "a", 1))
@@ -90,7 +92,7 @@ def test_a_long_prompt_leaves_half_of_the_time_to_those_that_decode_and_a_short_
             scheduler.add(sequence_of("short", "a", 12))
         sizes = run(scheduler)
         size = sizes.get("long", 0)
-        chain = curve.token * size + curve.key * size * (committed + size / 2)
+        chain = slower * (curve.token * size + curve.key * size * (committed + size / 2))
         committed += size
         reading, alone = reading + chain, alone + curve.step_seconds([1], [number])
         scheduler.note_step(chain + curve.step_seconds([1], [number]))
