@@ -10,6 +10,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from transformers import PreTrainedModel
 
@@ -20,7 +21,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model.device.runner import silent
 from decoding.model.target_model import TargetModel
-from tests.pairs import CONFIG, GIVEN, request_of
+from tests.pairs import CONFIG, GIVEN, reply, request_of
 from tests.seeing import processor_of, tiny_seeing
 
 METHODS = ("spine", "stand", "auto", "lookup", "suffix")
@@ -65,6 +66,15 @@ class Family:
             pictures.append(Picture(digest, inputs, tuple(spans)))
             taken += num_rows
         return tuple(pictures)
+
+
+def check_against_generate(family: Family, images: list[Image.Image]) -> None:
+    """The plain greedy reply is what transformers' model generates."""
+    inputs = family.inputs(images)
+    with torch.inference_mode():
+        expected = family.own.generate(**inputs, max_new_tokens=24, do_sample=False, eos_token_id=None)
+    plain = reply(family.engine, family.request("plain", images, sampling=LAWS["greedy"]))
+    assert plain == expected[0, inputs["input_ids"].shape[1] :].tolist()
 
 
 @cache

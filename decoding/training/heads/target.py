@@ -71,7 +71,7 @@ class OnlineTarget:
         self._last = self.model.last_hidden()
         num_texts = num_tokens // BLOCK_LEN  # at most, each with a block that is not full
         self._cache = KvCache(self.model.new_store(num_blocks_for(num_tokens) + num_texts + TREE_SLOTS // BLOCK_LEN))
-        self._scale = 1.0
+        self._softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
         self._scale = self._find_scale()
 
     @classmethod
@@ -118,8 +118,7 @@ class OnlineTarget:
 
     def _logits(self, hidden_TE: Tensor, output_WE: Tensor) -> Tensor:
         """float32: what the output layer makes of last hidden states."""
-        logits_TW = (hidden_TE.to(output_WE.dtype) @ output_WE.T).float() * self._scale
-        cap = getattr(self.config, "final_logit_softcapping", None)
+        logits_TW, cap = _product(hidden_TE, output_WE) * self._scale, self._softcap
         return cap * torch.tanh(logits_TW / cap) if cap else logits_TW
 
     def _find_scale(self) -> float:
@@ -130,9 +129,9 @@ class OnlineTarget:
             said_TV = self.model.forward(pack([Segment(rows, np.array(TRIAL, np.int32))], self._cache.store)).float()
         finally:
             self._cache.pool.release(rows.table)
-        hidden_TE, cap = self._last.all_rows()[: len(TRIAL)], getattr(self.config, "final_logit_softcapping", None)
+        cap = self._softcap
         plain_TV = cap * torch.atanh((said_TV / cap).clamp(-0.9999, 0.9999)) if cap else said_TV
-        raw_TV = (hidden_TE.to(self.output_VE.dtype) @ self.output_VE.T).float()
+        raw_TV = _product(self._last.all_rows()[: len(TRIAL)], self.output_VE)
         scale = float(f"{float((raw_TV * plain_TV).sum() / (raw_TV * raw_TV).sum()):.3g}")
         off = float((raw_TV * scale - plain_TV).abs().max() / plain_TV.abs().max())
         if not off < MOST_OFF:
@@ -160,6 +159,11 @@ class OnlineTarget:
 
     def _fork(self, rows: KvRows, num_shared: int, num_own: int) -> KvRows:
         return self._cache.fork(KvRows(rows.table, num_shared), num_shared + num_own)
+
+
+def _product(hidden_TE: Tensor, output_WE: Tensor) -> Tensor:
+    """float32 [T, W], multiplied in the dtype of the output layer."""
+    return (hidden_TE.to(output_WE.dtype) @ output_WE.T).float()
 
 
 def _inner_nodes(forest: Forest, inner: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

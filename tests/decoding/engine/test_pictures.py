@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from decoding.cache import prefix_keeper
@@ -24,7 +23,7 @@ from decoding.errors import RequestRejected
 from decoding.model.vision.seen import SeenPictures
 from tests.pairs import CONFIG, GIVEN, engine_of, finish, prompt_of, reply, request_of
 from tests.seeing import FAMILIES, picture
-from tests.seeing_engines import LAWS, METHODS, TEXT, Family, family_of
+from tests.seeing_engines import LAWS, METHODS, TEXT, Family, check_against_generate, family_of
 
 
 @pytest.fixture(params=FAMILIES)
@@ -35,12 +34,7 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 
 def test_a_reply_is_that_of_transformers_own_generate(family: Family) -> None:
-    images = [picture(1), picture(2, 64, 20)]
-    inputs = family.inputs(images)
-    with torch.inference_mode():
-        expected = family.own.generate(**inputs, max_new_tokens=24, do_sample=False, eos_token_id=None)
-    plain = reply(family.engine, family.request("plain", images, sampling=LAWS["greedy"]))
-    assert plain == expected[0, inputs["input_ids"].shape[1] :].tolist()
+    check_against_generate(family, [picture(1), picture(2, 64, 20)])
     assert family.engine.pictures is not None
     assert family.engine.pictures.num_seen == 2
 

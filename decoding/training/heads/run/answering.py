@@ -16,7 +16,7 @@ from decoding.errors import ConfigError
 from decoding.training.heads.run.job import Job
 from decoding.training.heads.run.parts import Part, Parts
 from decoding.training.heads.texts.answers import HELD_OUT, Writer
-from decoding.training.heads.texts.prompts import GENERATED, generated_prompts, prompts_of_file
+from decoding.training.heads.texts.prompts import GENERATED, generated_prompts, no_data, prompts_of_file
 
 HELD_OUT_TEMPERATURES = (0.0, 1.0)
 MOST_AT_ONCE = 2  # rows of a step for each answer, so that prompts come beside them
@@ -51,7 +51,7 @@ def all_prompts(job: Job, source: str) -> list[list[int]]:
         elif Path(each).is_file():
             found.append(prompts_of_file(Path(each), source, job.num_prompts, job.asking.seed))
         else:
-            raise ConfigError(f"data {each!r} is neither {GENERATED!r}, a file of prompts nor a folder of answers")
+            raise no_data(each)
     longest = max(map(len, found))
     return [some[place] for place in range(longest) for some in found if place < len(some)]
 

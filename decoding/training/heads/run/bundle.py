@@ -24,7 +24,7 @@ from decoding.drafting.eagle.checkpoint import find_head
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import resolve
 from decoding.training.heads.run import stand_in, unpack
-from decoding.training.heads.texts.prompts import GENERATED
+from decoding.training.heads.texts.prompts import GENERATED, no_data
 
 PIECE_BYTES = 56 * 2**20
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt")
@@ -129,7 +129,7 @@ def _data(given: Path, name: str) -> dict[str, Path]:
     """A file, or a folder of answers."""
     found = {name: given} if given.is_file() else _of_folder(given, name, ("*.npz",))
     if not found:
-        raise ConfigError(f"data {str(given)!r} is neither {GENERATED!r}, a file of prompts nor a folder of answers")
+        raise no_data(str(given))
     return found
 
 

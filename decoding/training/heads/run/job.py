@@ -76,7 +76,7 @@ class Job:
     def shares(self) -> dict[str, float]:
         """Of the minutes. A control has as much as the gto that it is like, with equal steps less. What is left for
         acceptance lengths takes as long as it takes."""
-        names = dict(zip(OTHERS, OTHERS, strict=True)) | {arm.name: arm.objective for arm in self.arms}
+        names = {name: name for name in OTHERS} | {arm.name: arm.objective for arm in self.arms}
         equal = [arm.name for arm in self.arms if arm.like is not None and not arm.by_seconds]
         return {name: SHARES[kind] / (3 if name in equal else 1) for name, kind in names.items()}
 

@@ -124,7 +124,8 @@ class Run:
         features = Features(self.target, job.work, room)
         if not self.parts.is_done("features"):
             with self.parts.part("features") as part:
-                while not part.is_over and (num_tokens := fill(features, self.packs)):
+                filling = fill(features, self.packs)
+                while not part.is_over and (num_tokens := next(filling, 0)):
                     part.note(num_tokens, num_tokens * self.target.model.num_parameters)
         return features
 

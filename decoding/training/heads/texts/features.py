@@ -7,7 +7,7 @@ numbers. Invariant: a file is complete or missing, and all files together take a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,15 +84,14 @@ class Features:
         self._num_bytes += len(content)
 
 
-def fill(features: Features, packs: Sequence[Pack]) -> int:
-    """Read the first pack that has no file; return its tokens, 0 if there is none or no room."""
-    if features.is_full:
-        return 0
-    missing = next((pack for pack in packs if not features.has(pack)), None)
-    if missing is None:
-        return 0
-    features.of(missing)
-    return missing.num_tokens
+def fill(features: Features, packs: Sequence[Pack]) -> Iterator[int]:
+    """Read the packs that have no file, one by one while there is room; the tokens of each."""
+    for pack in packs:
+        if features.is_full:
+            return
+        if not features.has(pack):
+            features.of(pack)
+            yield pack.num_tokens
 
 
 def _name(target: OnlineTarget) -> str:

@@ -21,6 +21,11 @@ ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assi
 CUTS = (0.15, 0.5)  # a text without a question is cut between these shares to become a prompt
 
 
+def no_data(given: str) -> ConfigError:
+    """Of what is given as data and is none."""
+    return ConfigError(f"data {given!r} is neither {GENERATED!r}, a file of prompts nor a folder of answers")
+
+
 def tokenizer_of(model: str) -> Any:
     """That of a folder or hub name. Raises ConfigError where it cannot be loaded."""
     try:

@@ -28,7 +28,7 @@ from tests.mmproj_files import TEXTS, write_language, write_mmproj
 from tests.models import tiny
 from tests.pairs import CONFIG, GIVEN, finish, reply, request_of
 from tests.seeing import picture, tiny_seeing
-from tests.seeing_engines import LAWS, METHODS, Family
+from tests.seeing_engines import LAWS, METHODS, Family, check_against_generate
 
 FAMILIES = (
     "gemma3",
@@ -80,17 +80,9 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 
 def test_a_reply_is_that_of_transformers_own_generate(family: Family) -> None:
-    check_against_generate(family)
+    check_against_generate(family, IMAGES)
     assert family.engine.pictures is not None
     assert family.engine.pictures.num_seen == 2
-
-
-def check_against_generate(family: Family) -> None:
-    inputs = family.inputs(IMAGES)
-    with torch.inference_mode():
-        expected = family.own.generate(**inputs, max_new_tokens=24, do_sample=False, eos_token_id=None)
-    plain = reply(family.engine, family.request("plain", IMAGES, sampling=LAWS["greedy"]))
-    assert plain == expected[0, inputs["input_ids"].shape[1] :].tolist()
 
 
 def test_drafted_replies_are_the_plain_ones(family: Family) -> None:
@@ -113,7 +105,7 @@ def test_a_quantised_projector_is_read_as_its_numbers(kind: str, quantization: s
         if not name.startswith(("language_model.", "text_model.")) and "position_embedding" not in name:
             parameter.data = rounded_as(quantization, parameter.data)
     assert any(not torch.equal(*pair) for pair in zip(rounded.parameters(), own.parameters(), strict=True))
-    check_against_generate(family_in(tmp_path, kind, rounded))
+    check_against_generate(family_in(tmp_path, kind, rounded), IMAGES)
 
 
 def rounded_as(quantization: str, numbers: torch.Tensor) -> torch.Tensor:
@@ -128,7 +120,7 @@ def test_names_that_early_converters_changed_round_are_put_right(tmp_path: Path)
     own, folder = written("gemma3")
     shutil.copy(folder / "model.gguf", tmp_path)
     write_mmproj(tmp_path / "mmproj.gguf", "gemma3", own, is_early=True)
-    check_against_generate(family_in(tmp_path, "gemma3", own))
+    check_against_generate(family_in(tmp_path, "gemma3", own), IMAGES)
 
 
 def test_a_vocabulary_without_the_token_of_rows_has_one_that_no_text_has(tmp_path: Path) -> None:
