@@ -21,7 +21,7 @@ serve: $(VENV)/.installed
 # `test-slow` has the rest, one test after another: soaks, tables, benchmarks, clusters.
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.kernels
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow $(ARGS)

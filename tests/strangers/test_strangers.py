@@ -15,9 +15,9 @@ import pytest
 from decoding.kernels.cache import base_folder
 from tests.strangers.machines import EACH, ROOT, RUNNING, TOGETHER, Machine
 
-PATIENCE = 600.0
+PATIENCE = 300.0
 FOLDER = "/mnt"
-NAMESPACES = ("--mount", "--pid", "--fork", "--mount-proc", "--net", "--uts")
+NAMESPACES = ("--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--uts")
 LOOPBACK_UP = """import fcntl, socket
 fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x8914, b"lo".ljust(16, b"\\0") + b"A" + bytes(23))"""
 GANDER = Path(sys.executable).with_name("gander")

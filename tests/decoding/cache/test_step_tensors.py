@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.cache.batch import Segment, StepBatch, following, pack
+from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, Work, WorkRoom, room_of
 from decoding.core.picture import RotaryPositions
+from decoding.engine.ahead.batch import following
 from tests.decoding.cache.test_batch import ints, store_with
 from tests.trees import path_to, random_parents
 
