@@ -21,10 +21,10 @@ DECODING = {
         cpu/gguf_codes cpu/halves cpu/attention/products cpu/attention/step_table cpu/attention/call_table
         cpu/attention/tile_scratch cpu/attention/formats cpu/attention/tile cpu/attention/weights cpu/attention/storing
         cpu/attention/staging cpu/attention/weighing cpu/attention/exact cpu/attention/tables
-        cpu/products/row_lanes cpu/products/panels cpu/products/int8 cpu/products/rounding
+        cpu/products/row_lanes cpu/products/tiles cpu/products/panels cpu/products/int8 cpu/products/rounding
         cpu/products/grouped/layout cpu/products/grouped/packing cpu/products/grouped/unpacking
-        cpu/products/grouped/products cpu/products/grouped/few_rows cpu/products/grouped/multiplying
-        cpu/products/grouped/records cpu/products/grouped/lookup cpu/rows cpu/experts
+        cpu/products/grouped/products cpu/products/grouped/few_rows cpu/products/grouped/tiled
+        cpu/products/grouped/multiplying cpu/products/grouped/records cpu/products/grouped/lookup cpu/rows cpu/experts
         cpu/states/order cpu/states/lanes cpu/states/walk cpu/states/convolution
         cpu/sampling/row cpu/sampling/edits cpu/sampling/noise
         gpu/toolchain gpu/card gpu/work_list gpu/work_items gpu/kv_rows gpu/merge gpu/attention gpu/products gpu/experts

@@ -5,8 +5,12 @@ Features are those of the processor that kernels are compiled for: this one, unl
 
 from __future__ import annotations
 
+import ctypes
 import platform
+from functools import cache
 from pathlib import Path
+
+_ASK_FOR_TILES = (158, 0x1023, 18)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
 
 
 def processor_name() -> str:
@@ -56,3 +60,11 @@ def widens_halves() -> bool:
 def multiplies_halves() -> bool:
     """Two products of bfloat16 numbers in one instruction, added up as float32."""
     return has_feature("avx512bf16")
+
+
+@cache
+def multiplies_in_tiles() -> bool:
+    """Products of bytes and of bfloat16 numbers in tiles of sixteen rows and outputs (AMX), which the system must let
+    the process use."""
+    has_all = all(map(has_feature, ("amx-tile", "amx-int8", "amx-bf16", "avx512vnni", "avx512bf16")))
+    return has_all and ctypes.CDLL(None).syscall(*_ASK_FOR_TILES) == 0

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from decoding.kernels.cpu.products.panels import PANEL, STEP_BYTES
 from decoding.kernels.cpu.program import Call, Rooms
-from decoding.kernels.processor import multiplies_halves
+from decoding.kernels.processor import multiplies_halves, multiplies_in_tiles
 from decoding.weights.groups import widened
 from decoding.weights.kinds import FLOAT32, KINDS, Kind, of_floats
 from decoding.weights.numbers.float_panels import FloatPanels
@@ -173,7 +173,8 @@ class Matrix:
 def arithmetic(dtype: torch.dtype) -> str:
     """What products of packed weights with rows of `dtype` compute with: two processors of one answer give the same
     bits, where oneDNN does not multiply."""
-    floats = "float32" if dtype != torch.bfloat16 else "pairs" if multiplies_halves() else "bfloat16 as float32"
+    halves = "tiles" if multiplies_in_tiles() else "pairs" if multiplies_halves() else "bfloat16 as float32"
+    floats = halves if dtype == torch.bfloat16 else "float32"
     return f"{floats}, scales in units of spans"
 
 

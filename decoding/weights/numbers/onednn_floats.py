@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from decoding.kernels.cpu.program import Call, Rooms, one_thread
+from decoding.kernels.processor import multiplies_in_tiles
 from decoding.weights.numbers.float_panels import FloatPanels, fitting_panels, has_panels
 from decoding.weights.numbers.numbers import Numbers
 from decoding.weights.row_limit import exact_row_limit, run_in_pieces
@@ -98,11 +99,11 @@ def _pack(weight_OI: torch.Tensor) -> torch.Tensor:
 
 def row_limit(numbers: Any) -> int | None:
     """How many rows, at the most, have in one call of oneDNN the bits that they have among a few; None if there is no
-    such limit. 0 where none would help, and where our kernel cannot read what is float32: oneDNN is quicker with
-    bfloat16 that only it reads."""
+    such limit. 0 where none would help, and where our kernel cannot read what it multiplies as quickly: float32, and
+    bfloat16 in tiles."""
     multiply, (num_outputs, width), dtype = numbers.multiply_at_once, numbers.shape, numbers.dtype
     with torch.inference_mode():
-        if dtype == torch.float32:
+        if dtype == torch.float32 or multiplies_in_tiles():
             panels = fitting_panels(numbers.packed_weight, numbers.bias_O, numbers.shape, dtype, multiply)
             if panels is None:
                 return 0

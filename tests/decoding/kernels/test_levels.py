@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.levels import AVX2, AVX512, AVX512_BF16, AVX512_VNNI, AVX_VNNI, SSE4, Level, multiplies_in_tiles, run_at
+from tests.levels import AMX, AVX2, AVX512, AVX512_BF16, AVX512_VNNI, AVX_VNNI, SSE4, Level, multiplies_in_tiles, run_at
 
 PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow")
 GROUPED = ("tests/decoding/weights/test_grouped_codes.py",)
@@ -66,3 +66,23 @@ def test_processors_with_vnni_multiply_four_bytes_at_once(level: Level) -> None:
         "assert 'vpdpbusd' in text and 'pmaddubsw' not in text and 'pmaddwd' not in text\n"
     )
     run_at(level, ("-c", code))
+
+
+@pytest.mark.slow
+def test_processors_with_tiles_multiply_in_them() -> None:
+    """Compiled for one of them and read as text, wherever the test runs. Of floats nothing is."""
+    code = (
+        "import llvmlite.binding, numba\n"
+        "from decoding.kernels import processor\n"
+        "processor.multiplies_in_tiles = lambda: True  # the system here may not let the process use them\n"
+        "from decoding.kernels.cpu.program import SHARE\n"
+        "from decoding.kernels.cpu.products import int8, panels\n"
+        "from decoding.kernels.cpu.products.grouped import multiplying\n"
+        "llvmlite.binding.initialize_native_asmparser()\n"
+        "def has(share, name):\n"
+        "    return name in numba.cfunc(SHARE)(share)._library.get_asm_str()\n"
+        "assert has(panels.multiply_halves, 'tdpbf16ps') and has(int8.multiply_to_floats, 'tdpbusd')\n"
+        "assert has(multiplying.multiply_6_of_16_in_spans, 'tdpbsud')\n"
+        "assert not has(panels.multiply_floats, 'tmm')\n"
+    )
+    run_at(AMX, ("-c", code))

@@ -41,6 +41,15 @@ from decoding.kernels.cpu.lanes import (
     emit_times,
     raise_counter,
 )
+from decoding.kernels.cpu.products.tiles import (
+    TILE_ROWS,
+    TILE_STEPS,
+    release_tiles,
+    rows_of_tiles,
+    shape_tiles,
+    take_tiles,
+    takes_tiles,
+)
 from decoding.kernels.numba_kernel import kernel
 from decoding.kernels.processor import has_wide_registers, multiplies_halves, multiplies_wide_bytes
 
@@ -52,6 +61,7 @@ PANEL_BYTES = PANEL_VECTORS * VECTOR_BYTES  # bytes of a step's weights, and of 
 # numbers or 16 of eight. A lone row takes all vectors, since the additions to one vector wait for each other.
 ROWS, VECTORS = 6, PANEL_VECTORS if has_wide_registers() else 1
 CHUNK = 64  # steps whose weights stay in the L1 cache while several groups of rows read them
+TILED_CHUNK = 256  # the same in tiles, whose totals are loaded and stored for each
 AHEAD = 8192  # bytes between the weights that are read and those that are prefetched, if weights are read once
 MOST_ROWS = 256  # the most rows that share a pass over a panel
 # The fields of a call's table, each an int64.
@@ -233,8 +243,35 @@ def write(_context: Any, vectors: Any, target: Any, count: Any, tag: Any) -> Any
 
 
 @kernel(borrows=True)
+def _sum_in_tiles(rows: Rows, panel: int, start: int, end: int, sums: int, tag: Any) -> None:
+    sizes = 0
+    while start < end:
+        num_tiles = min(TILED_CHUNK, end - start) // TILE_STEPS
+        num_steps = TILE_STEPS if num_tiles > 0 else end - start
+        num_tiles = max(num_tiles, 1)
+        weights = panel + start * PANEL_BYTES
+        for row in range(0, rows.num_rows, 2 * TILE_ROWS):
+            count = min(2 * TILE_ROWS, rows.num_rows - row)
+            wanted = rows_of_tiles(count, num_steps)
+            if wanted != sizes:
+                shape_tiles(wanted, num_steps)
+                sizes = wanted
+            source, target = rows.start + row * rows.step + start * STEP_BYTES, sums + row * PANEL_BYTES
+            if count <= TILE_ROWS:
+                take_tiles(1, source, rows.step, weights, PANEL_BYTES, num_tiles, target, AHEAD, tag)
+            else:
+                for half in range(0, PANEL_BYTES, PANEL_BYTES // 2):
+                    take_tiles(2, source, rows.step, weights + half, PANEL_BYTES, num_tiles, target + half, AHEAD, tag)
+        start += num_tiles * num_steps
+    release_tiles()
+
+
+@kernel(borrows=True)
 def sum_steps(rows: Rows, panel: int, start: int, end: int, sums: int, tag: Any) -> None:
     """sums[r] += row r * the panel, over the steps from `start` to `end`."""
+    if takes_tiles(rows.num_rows, tag):
+        _sum_in_tiles(rows, panel, start, end, sums, tag)
+        return
     if rows.num_rows <= ROWS and _vectors_at_a_time(rows.num_rows) == PANEL_VECTORS:
         weights, source = panel + start * PANEL_BYTES, rows.start + start * STEP_BYTES
         take_turn(rows.num_rows, source, rows.step, weights, end - start, sums, weights + AHEAD, VECTOR_BYTES, tag)
