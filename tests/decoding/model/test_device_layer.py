@@ -257,6 +257,7 @@ def test_a_kernel_that_cannot_run_leaves_the_model_as_it_is(monkeypatch: pytest.
     assert told(load("llama")[1]) == (0, ("a kernel takes more than the device has",))
 
 
+@pytest.mark.slow
 def test_packed_layers_are_multiplied_one_by_one() -> None:
     own, plain = (tiny("qwen2", **SHAPE) for _ in range(2))
     for name, module in list(plain.model.layers.named_modules()):

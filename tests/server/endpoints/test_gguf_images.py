@@ -14,8 +14,10 @@ from tests.seeing import tiny_seeing
 from tests.server.endpoints.test_images import PARTS, Seeing, check_prompt_and_reply
 from tests.server.servers import running_server
 
+RARER = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("idefics3", "pixtral")]
 
-@pytest.fixture(scope="module", params=["gemma3", "idefics3", "qwen2_5_vl", "pixtral"])
+
+@pytest.fixture(scope="module", params=["gemma3", "qwen2_5_vl", *RARER])
 def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeing]:
     kind, folder = request.param, tmp_path_factory.mktemp("models")
     own = tiny_seeing(kind, folder / "hub", **TEXTS.get(kind, {}))

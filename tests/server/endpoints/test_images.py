@@ -283,6 +283,7 @@ def test_the_model_says_what_it_takes(seeing: Seeing) -> None:
     assert seeing.server.get("/v1/models").json()["data"][0]["input_modalities"] == ["text", "image"]
 
 
+@pytest.mark.slow
 def test_each_of_several_models_says_what_it_takes(tmp_path: Path) -> None:
     """Once it is loaded."""
     tiny_seeing(KIND, tmp_path / "seeing")

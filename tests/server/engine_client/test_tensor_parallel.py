@@ -7,6 +7,8 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from server.config import ServerSettings
 from server.engine_client.processes.worker_process import WORKER_COMMAND
 from tests.server.servers import COMPILING, FAST_RESTARTS, PATIENCE, reply_of, running_server, wait_until
@@ -31,6 +33,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_replies_go_on_when_a_rank_is_killed_and_no_rank_outlives_its_worker() -> None:
     settings = ServerSettings(drain_seconds=2, tensor_parallel_size=2)
     with running_server(settings, WORKER_COMMAND, policy=FAST_RESTARTS) as server, ThreadPoolExecutor(2) as pool:

@@ -157,6 +157,7 @@ def test_chunks_roots_and_trees_in_one_launch_agree_with_the_reference(feature: 
     assert torch.equal(actual[num_rows:], torch.zeros_like(actual[num_rows:])), "rows of padding"
 
 
+@pytest.mark.slow
 def test_eight_heads_share_keys_over_small_tiles_in_half_precision() -> None:
     spec = layer(8, 1, 64, window=100)
     step = step_of(spec, [Shape(130, 0, 20), *MIXTURE[4:]], torch.float16)
@@ -283,7 +284,7 @@ EXACT = {
         ("plain", Shape(121, 0, 40), torch.float16),
         ("window and sinks", Shape(121, 0, 30), torch.float32),
         ("chunks and soft-cap", Shape(250, 12, 9), torch.float32),
-        ("plain", Shape(500, 0, 33), torch.float32),
+        pytest.param("plain", Shape(500, 0, 33), torch.float32, marks=pytest.mark.slow),
     ],
 )
 def test_a_node_has_the_bits_of_its_path_decoded_token_by_token(

@@ -49,6 +49,7 @@ def test_no_default_tile_spills_registers_and_all_use_tensor_cores(part: str) ->
     compiled(part, *LEFT_OUT[part])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(triton.__version__.startswith("3.6."), reason="Triton 3.6 spills eight bytes of one kernel")
 def test_the_samplers_kernels_compile_without_spills() -> None:
     compiled("sampler")
