@@ -7,6 +7,8 @@ PIP := $(BIN)/python $(INSTALL)
 TORCH = $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $$(grep '^torch==' $(1))
 MODEL ?= gosling
 ARGS ?=
+# A test that hangs says where, and ends the run.
+HANGS := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
 DATA ?=
 TORCH_INDEX_URL ?=
 AGENTS ?= .agents
@@ -21,7 +23,7 @@ serve: $(VENV)/.installed
 # `test-slow` has the rest, one test after another: soaks, tables, benchmarks, clusters.
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.kernels
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder $(HANGS) $(ARGS)
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
