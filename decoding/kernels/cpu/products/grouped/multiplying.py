@@ -124,78 +124,92 @@ def _sum_few(bits: Any, group: Any, scale_bytes: Any, panel: Panel, source: int,
         block += count
 
 
+class Chunk(NamedTuple):
+    """Blocks of a panel that are unpacked together. packed: the address of the first; unpacked: where they are."""
+
+    first: int
+    count: int
+    packed: int
+    unpacked: int
+
+
 @nb.njit(inline="always")
 def _sum_rows(bits: Any, group: Any, scale_bytes: Any, panel: Panel, source: int, num_rows: int, unpacked: int) -> None:
     """The sums of any number of rows. unpacked: an address with room for a chunk."""
-    record, source_step = panel.record, panel.num_blocks * ROW_RECORD
-    num_asked = (record // VECTOR_BYTES + TURNS - 1) // TURNS
-    num_tiles = (num_rows + ROWS - 1) // ROWS
     block = 0
     while block < panel.num_blocks:
-        count = min(CHUNK, panel.num_blocks - block)
-        place = _place_of(panel, block)
-        unpack(bits, group, scale_bytes, place, record, _span_of(panel, block), unpacked, count, panel.zero)
-        asked = place + 2 * count * record  # every turn prefetches its share of a later chunk
-        asked_step = (VECTOR_BYTES + num_tiles - 1) // num_tiles
-        row = 0
-        while row < num_rows:
-            left = num_rows - row
-            rows = left if left <= ROWS else min(ROWS, (left + 1) // 2)  # so that the last has several
-            shift = 0
-            while shift < PANEL_BYTES:
-                take_turn(
-                    bits,
-                    group,
-                    scale_bytes,
-                    rows,
-                    source + row * source_step + block * ROW_RECORD,
-                    source_step,
-                    place + shift,
-                    record,
-                    unpacked + shift,
-                    count,
-                    panel.sums + row * PANEL_BYTES + shift,
-                    asked,
-                    asked_step,
-                )
-                shift += VECTORS * WIDE_BYTES
-                asked += count * asked_step * num_asked
-            row += rows
+        count, packed = min(CHUNK, panel.num_blocks - block), _place_of(panel, block)
+        unpack(bits, group, scale_bytes, packed, panel.record, _span_of(panel, block), unpacked, count, panel.zero)
+        chunk = Chunk(block, count, packed, unpacked)
+        if num_rows >= FEWEST_TILED:
+            _add_in_tiles(bits, group, scale_bytes, panel, chunk, source, num_rows)
+        else:
+            _add_in_lanes(bits, group, scale_bytes, panel, chunk, source, num_rows)
         block += count
+    release_tiles()
 
 
 @nb.njit(inline="always")
-def _sum_in_tiles(
-    bits: Any, group: Any, scale_bytes: Any, panel: Panel, source: int, num_rows: int, unpacked: int
+def _add_in_lanes(
+    bits: Any, group: Any, scale_bytes: Any, panel: Panel, chunk: Chunk, source: int, num_rows: int
 ) -> None:
-    """The same, sixteen rows at a time."""
-    record, source_step, num_steps = panel.record, panel.num_blocks * ROW_RECORD, group // STEP
-    block = sizes = 0
-    while block < panel.num_blocks:
-        count = min(CHUNK, panel.num_blocks - block)
-        place = _place_of(panel, block)
-        unpack(bits, group, scale_bytes, place, record, _span_of(panel, block), unpacked, count, panel.zero)
-        for row in range(0, num_rows, TILE_ROWS):
-            rows = min(TILE_ROWS, num_rows - row)
-            wanted = rows_of_tiles(rows, num_steps)
-            if wanted != sizes:
-                shape_tiles(wanted, num_steps)
-                sizes = wanted
-            take_tiled_turn(
+    """A few rows and vectors at a time."""
+    record, source_step = panel.record, panel.num_blocks * ROW_RECORD
+    num_asked = (record // VECTOR_BYTES + TURNS - 1) // TURNS
+    num_tiles = (num_rows + ROWS - 1) // ROWS
+    asked = chunk.packed + 2 * chunk.count * record  # every turn prefetches its share of a later chunk
+    asked_step = (VECTOR_BYTES + num_tiles - 1) // num_tiles
+    row = 0
+    while row < num_rows:
+        left = num_rows - row
+        rows = left if left <= ROWS else min(ROWS, (left + 1) // 2)  # so that the last has several
+        shift = 0
+        while shift < PANEL_BYTES:
+            take_turn(
                 bits,
                 group,
                 scale_bytes,
                 rows,
-                source + row * source_step + block * ROW_RECORD,
+                source + row * source_step + chunk.first * ROW_RECORD,
                 source_step,
-                place,
+                chunk.packed + shift,
                 record,
-                unpacked,
-                count,
-                panel.sums + row * PANEL_BYTES,
+                chunk.unpacked + shift,
+                chunk.count,
+                panel.sums + row * PANEL_BYTES + shift,
+                asked,
+                asked_step,
             )
-        block += count
-    release_tiles()
+            shift += VECTORS * WIDE_BYTES
+            asked += chunk.count * asked_step * num_asked
+        row += rows
+
+
+@nb.njit(inline="always")
+def _add_in_tiles(
+    bits: Any, group: Any, scale_bytes: Any, panel: Panel, chunk: Chunk, source: int, num_rows: int
+) -> None:
+    """Sixteen rows and all vectors at a time."""
+    source_step, num_steps, sizes = panel.num_blocks * ROW_RECORD, group // STEP, 0
+    for row in range(0, num_rows, TILE_ROWS):
+        rows = min(TILE_ROWS, num_rows - row)
+        wanted = rows_of_tiles(rows, num_steps)
+        if wanted != sizes:
+            shape_tiles(wanted, num_steps)
+            sizes = wanted
+        take_tiled_turn(
+            bits,
+            group,
+            scale_bytes,
+            rows,
+            source + row * source_step + chunk.first * ROW_RECORD,
+            source_step,
+            chunk.packed,
+            panel.record,
+            chunk.unpacked,
+            chunk.count,
+            panel.sums + row * PANEL_BYTES,
+        )
 
 
 @nb.njit(inline="always")
@@ -220,8 +234,6 @@ def _multiply(call: Any, bits: Any, group: Any, scale_bytes: Any) -> None:
                 fill(sums, num_rows * PANEL_VECTORS, np.float32(0))
                 if FEW > 0 and (bits == 8 or num_rows <= FEW):
                     _sum_few(bits, group, scale_bytes, panel, source, num_rows)
-                elif num_rows >= FEWEST_TILED:
-                    _sum_in_tiles(bits, group, scale_bytes, panel, source, num_rows, unpacked)
                 else:
                     _sum_rows(bits, group, scale_bytes, panel, source, num_rows, unpacked)
                 target = call[TARGET] + start * target_step + number * PANEL * call[ITEM]
