@@ -31,7 +31,7 @@ class FeatureStore:
 
     def write(self, slots: NDArray[np.int64], rows_KE: torch.Tensor) -> None:
         """Keep one token's features in each of these slots."""
-        self._rows[torch.from_numpy(slots).to(self._rows.device)] = rows_KE
+        self._rows[self._sent(slots)] = rows_KE
         self._written.note(slots)
 
     def num_known(self, slots: NDArray[np.int64]) -> int:
@@ -40,4 +40,8 @@ class FeatureStore:
 
     def read(self, slots: NDArray[np.int64]) -> torch.Tensor:
         """[K, E]: the features in the slots, all of which must have been written."""
-        return self._rows[torch.from_numpy(slots).to(self._rows.device)]
+        return self._rows[self._sent(slots)]
+
+    def _sent(self, slots: NDArray[np.int64]) -> torch.Tensor:
+        """On the device, without a wait for what it does."""
+        return torch.from_numpy(slots).to(self._rows.device, non_blocking=True)

@@ -58,8 +58,8 @@ class BlockModel(LoadedHead):
     def read(self, rows: FeatureRows, store: KvStore) -> None:
         """Store what it makes of these tokens."""
         fused_KE = self.fuse(rows.features_KF)
-        num_tokens, positions_K = len(rows.slots), torch.from_numpy(rows.positions).to(self.device)
-        slots_K = torch.from_numpy(rows.slots).to(self.device)
+        num_tokens, positions_K = len(rows.slots), torch.from_numpy(rows.positions).to(self.device, non_blocking=True)
+        slots_K = torch.from_numpy(rows.slots).to(self.device, non_blocking=True)
         with torch.inference_mode():
             made = self._head.keys_and_values(self._padded(fused_KE)[None], self._padded(positions_K)[None])
             for layer, (key_1KND, value_1KND) in enumerate(made):
@@ -140,7 +140,8 @@ class BlockModel(LoadedHead):
         ids_M = np.concatenate([block.ids for block in blocks])
         positions_M = np.concatenate([block.num_before + np.arange(len(block.ids)) for block in blocks])
         ids_1N, positions_1N, rows_N = (
-            self._padded(torch.from_numpy(each)).to(self.device) for each in (ids_M, positions_M, rows_R)
+            self._padded(torch.from_numpy(each)).to(self.device, non_blocking=True)
+            for each in (ids_M, positions_M, rows_R)
         )
         attention = BlockAttention(self._head.config, self._layers, blocks, store)
         hidden_1NE = self._head(ids_1N[None], positions_1N[None], attention.in_layer)
@@ -155,10 +156,8 @@ class BlockAttention:
         self, config: BlockConfig, layers: Sequence[LayerSpec], blocks: Sequence[Block], store: KvStore
     ) -> None:
         self._config, self._layers, self._blocks, self._store = config, layers, blocks, store
-        self._held = [
-            torch.from_numpy(block.blocks[: num_blocks_for(block.num_before)].astype(np.int64)).to(store.device)
-            for block in blocks
-        ]
+        held = [torch.from_numpy(block.blocks[: num_blocks_for(block.num_before)].astype(np.int64)) for block in blocks]
+        self._held = [each.to(store.device, non_blocking=True) for each in held]
         self._bounds = list(pairwise(np.cumsum([0, *(len(block.ids) for block in blocks)]).tolist()))
         self._masks: dict[tuple[int, int, bool], torch.Tensor | None] = {}
 
@@ -192,7 +191,7 @@ class BlockAttention:
         if key not in self._masks:
             block = self._blocks[place]
             seen_nT = visible(len(block.ids), block.num_before, window, is_causal=is_causal)
-            mask = None if seen_nT is None else seen_nT.repeat(layer.group, 1).to(self._store.device)
+            mask = None if seen_nT is None else seen_nT.repeat(layer.group, 1).to(self._store.device, non_blocking=True)
             self._masks[key] = mask
         return self._masks[key]
 

@@ -40,7 +40,9 @@ class Shortlist(NamedTuple):
         """Of these places the likeliest tokens, each after the token `before`."""
         with torch.inference_mode():
             device = self.ids_RS.device
-            rows_N, before_N = (torch.from_numpy(each).to(device, torch.int64) for each in (rows, before))
+            rows_N, before_N = (
+                torch.from_numpy(each).to(device, torch.int64, non_blocking=True) for each in (rows, before)
+            )
             ids_NS = self.ids_RS[rows_N]
             logits_NS = self.logits_RS[rows_N] + correction(before_N, ids_NS).float()
             whole_N = torch.logaddexp(logits_NS.logsumexp(-1), self.others_R[rows_N])

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
@@ -32,8 +33,8 @@ from decoding.model.device.runner import Progress, silent
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
-# Shape suffixes: K rows of the target's, M rows of the step, R rows that are asked of, T a tree's root and rows so far,
-# E width, F all features of a row.
+# Shape suffixes: K rows of the target's, M rows of the step, R rows that are asked of, N rows of all trees, E width,
+# F all features of a row.
 
 
 class HeadDrafting:
@@ -63,7 +64,7 @@ class HeadDrafting:
         """
         self._kept.flush()
         unseen, longest = unseen_of(requests, self._unseen, self._most_rows), self.model.max_model_len
-        return grow_in_rounds(unseen, partial(self._forward, {}), lambda _: longest, "head")
+        return grow_in_rounds(unseen, partial(self._forward, TreeRows()), lambda _: longest, "head")
 
     def _read(self, rows: FeatureRows) -> None:
         self._features.write(rows.slots, self.model.fuse(rows.features_KF))
@@ -85,29 +86,56 @@ class HeadDrafting:
         is_through = end == last and request.budget is not None
         return Segment(rows, tokens[rows.length + 1 : end + 1], None, "last" if is_through else "none")
 
-    def _forward(
-        self, trees: dict[DraftModelState, torch.Tensor], asked: Sequence[tuple[DraftModelState, Segment]]
-    ) -> list[TopTokens]:
-        """One packed forward: the likeliest tokens after each segment's logit rows. trees: [T, E] of each, what its
-        root and its rows came to, so far and from here on."""
+    def _forward(self, trees: TreeRows, asked: Sequence[tuple[DraftModelState, Segment]]) -> list[TopTokens]:
+        """One packed forward: the likeliest tokens after each segment's logit rows."""
         batch = pack([segment for _, segment in asked], self.store)
-        hidden_ME = torch.cat([self._given(segment, trees.get(state)) for state, segment in asked])
+        hidden_ME = self._features.read(_slots_of_all(asked)) if trees.are_empty else trees.parents(asked)
         hidden_RE, logits_RW = self._runner.run(batch, hidden_ME)
+        trees.add(asked, batch.logit_offsets, hidden_RE)
         top = top_tokens(logits_RW, NUM_SUCCESSORS)
         top = TopTokens(self.model.target_ids[top.ids], top.probabilities)
-        tops = []
-        for (state, _), (first, end) in zip(asked, pairwise(batch.logit_offsets.tolist()), strict=True):
-            before_TE = trees.get(state, hidden_RE[:0])
-            trees[state] = torch.cat((before_TE, hidden_RE[first:end]))
-            tops.append(top.rows(first, end))
-        return tops
+        return [top.rows(first, end) for first, end in pairwise(batch.logit_offsets.tolist())]
 
-    def _given(self, segment: Segment, hidden_TE: torch.Tensor | None) -> torch.Tensor:
-        """[M, E]: what goes into a segment's rows, of a tree what their parents came to, else what the target did."""
-        if hidden_TE is None:
-            first = segment.rows.length
-            slots = slots_of(segment.rows.table.blocks, np.arange(first, first + len(segment.tokens)))
-            return self._features.read(slots)
-        assert segment.parents is not None
-        parents: IntArray = segment.parents[segment.num_written :] + np.int32(1)  # the root's come first
-        return hidden_TE[torch.from_numpy(parents).to(hidden_TE.device, torch.int64)]
+
+def _slots_of_all(asked: Sequence[tuple[DraftModelState, Segment]]) -> NDArray[np.int64]:
+    """Where the tokens before those of the segments, which are no trees, lie."""
+    return np.concatenate(
+        [
+            slots_of(
+                segment.rows.table.blocks, np.arange(segment.rows.length, segment.rows.length + len(segment.tokens))
+            )
+            for _, segment in asked
+        ]
+    )
+
+
+class TreeRows:
+    """What the rows of growing trees came to, of all sequences in the order in which they were run.
+
+    So a forward takes one list of numbers to the device, however many sequences it is for."""
+
+    def __init__(self) -> None:
+        self._rows_NE: torch.Tensor | None = None
+        self._places: dict[DraftModelState, NDArray[np.int64]] = {}  # of a tree's root and rows among all
+
+    @property
+    def are_empty(self) -> bool:
+        return self._rows_NE is None
+
+    def parents(self, asked: Sequence[tuple[DraftModelState, Segment]]) -> torch.Tensor:
+        """[M, E]: of each row of these trees what its parent came to."""
+        assert self._rows_NE is not None
+        places = []
+        for state, segment in asked:
+            assert segment.parents is not None
+            places.append(self._places[state][segment.parents[segment.num_written :] + 1])  # the root's come first
+        places_M = torch.from_numpy(np.concatenate(places))
+        return self._rows_NE[places_M.to(self._rows_NE.device, non_blocking=True)]
+
+    def add(self, asked: Sequence[tuple[DraftModelState, Segment]], offsets: IntArray, hidden_RE: torch.Tensor) -> None:
+        """hidden_RE: what the segments' logit rows came to, those of each from its offset on."""
+        first = 0 if self._rows_NE is None else len(self._rows_NE)
+        self._rows_NE = torch.cat((hidden_RE[:0] if self._rows_NE is None else self._rows_NE, hidden_RE))
+        for (state, _), start, end in zip(asked, offsets[:-1], offsets[1:], strict=True):
+            added = np.arange(first + start, first + end)
+            self._places[state] = np.concatenate((self._places.get(state, added[:0]), added))

@@ -68,7 +68,7 @@ class HeadModel(LoadedHead):
             positions_1M,
             lambda query, key, value: self._backend.attend(layer, query, key, value, plan),
         )
-        hidden_1RE = result_1ME[:, self._padded(rows_R).to(self.device)]
+        hidden_1RE = result_1ME[:, self._padded(rows_R).to(self.device, non_blocking=True)]
         num_rows = len(rows_R)
         return hidden_1RE[0, :num_rows], self._head.logits(hidden_1RE)[0, :num_rows]
 

@@ -62,6 +62,7 @@ class KeptFeatures:
         is_held = self._pool.stamps[slots_K // BLOCK_LEN] == np.concatenate(stamps)
         if not is_held.all():
             slots_K, positions_K = slots_K[is_held], positions_K[is_held]
-            features_KF = features_KF[torch.from_numpy(is_held).to(features_KF.device)]
+            held_K = torch.from_numpy(np.flatnonzero(is_held))
+            features_KF = features_KF[held_K.to(features_KF.device, non_blocking=True)]
         if len(slots_K):
             self._read(FeatureRows(slots_K, positions_K, features_KF))

@@ -81,7 +81,7 @@ class LoadedHead:
     def features(self, rows_K: torch.Tensor) -> torch.Tensor:
         """[K, F]: a copy of what the target's last forward computed in these rows. rows_K: int64."""
         with torch.inference_mode():
-            return self._tap.rows(rows_K.to(self.device))
+            return self._tap.rows(rows_K.to(self.device, non_blocking=True))
 
     def fuse(self, features_KF: torch.Tensor) -> torch.Tensor:
         """[K, E]: what the head reads of such rows."""

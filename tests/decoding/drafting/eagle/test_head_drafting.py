@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.request import Request
 from decoding.costs.price import DraftBudget, NodePrice
 from decoding.drafting.eagle import loaded_head
+from decoding.drafting.eagle.head_drafting import TreeRows
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.drafting.eagle.network import Attend, EagleHead
 from decoding.drafting.one_tree.one_tree import OneTree
@@ -261,3 +264,33 @@ def test_layers_that_carry_a_state_are_read_as_others_are() -> None:
     assert sum(stats.preemptions for stats in ended.values()) > 0
     drafted, _ = bench.num_checked()
     assert drafted > 20
+
+
+def test_the_rows_of_many_trees_are_found_by_one_list_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[int] = []
+    move = torch.Tensor.to
+
+    def noted(tensor: torch.Tensor, *place: object, **options: object) -> torch.Tensor:
+        moved.append(len(tensor))
+        return move(tensor, *place, **options)  # type: ignore[call-overload,no-any-return]
+
+    def told(sizes: list[int], first: int) -> tuple[NDArray[np.int32], torch.Tensor]:
+        offsets = np.cumsum([0, *sizes], dtype=np.int32)
+        return offsets, torch.arange(first, first + int(offsets[-1]))[:, None].float()
+
+    states = [object() for _ in range(3)]
+    trees: Any = TreeRows()
+    root = [(state, SimpleNamespace()) for state in states]
+    trees.add(root, *told([1, 0, 1], 0))  # the second one's prompt goes on
+    grown = [states[0], states[2]]
+    rounds = [([-1, -1], 0), ([-1, -1, 0, 1, 1], 2)]  # of each tree: parents, and how many rows were run before
+    found = []
+    monkeypatch.setattr(torch.Tensor, "to", noted)
+    for parents, num_written in rounds:
+        segment = SimpleNamespace(parents=np.array(parents, np.int32), num_written=num_written)
+        asked = [(state, segment) for state in grown]
+        found.append(trees.parents(asked)[:, 0].tolist())
+        size = len(parents) - num_written
+        trees.add(asked, *told([size, size], 2 + sum(map(len, found[:-1]))))
+    assert found == [[0, 0, 1, 1], [2, 3, 3, 4, 5, 5]]
+    assert moved == [4, 6]

@@ -128,7 +128,7 @@ class Chunk(NamedTuple):
     """Blocks of a panel that are unpacked together. packed: the address of the first; unpacked: where they are."""
 
     first: int
-    count: int
+    size: int
     packed: int
     unpacked: int
 
@@ -157,7 +157,7 @@ def _add_in_lanes(
     record, source_step = panel.record, panel.num_blocks * ROW_RECORD
     num_asked = (record // VECTOR_BYTES + TURNS - 1) // TURNS
     num_tiles = (num_rows + ROWS - 1) // ROWS
-    asked = chunk.packed + 2 * chunk.count * record  # every turn prefetches its share of a later chunk
+    asked = chunk.packed + 2 * chunk.size * record  # every turn prefetches its share of a later chunk
     asked_step = (VECTOR_BYTES + num_tiles - 1) // num_tiles
     row = 0
     while row < num_rows:
@@ -175,13 +175,13 @@ def _add_in_lanes(
                 chunk.packed + shift,
                 record,
                 chunk.unpacked + shift,
-                chunk.count,
+                chunk.size,
                 panel.sums + row * PANEL_BYTES + shift,
                 asked,
                 asked_step,
             )
             shift += VECTORS * WIDE_BYTES
-            asked += chunk.count * asked_step * num_asked
+            asked += chunk.size * asked_step * num_asked
         row += rows
 
 
@@ -207,7 +207,7 @@ def _add_in_tiles(
             chunk.packed,
             panel.record,
             chunk.unpacked,
-            chunk.count,
+            chunk.size,
             panel.sums + row * PANEL_BYTES,
         )
 
