@@ -60,7 +60,8 @@ class Answer:
 
     @property
     def num_legend_rows(self) -> int:
-        return math.ceil(len(self.lines) / self.num_legend_columns)
+        """No more than leave room for the lines, a row of names for each of Grafana's grid."""
+        return min(math.ceil(len(self.lines) / self.num_legend_columns), self.panel["gridPos"]["h"])
 
 
 def legend_of(template: str, series: Series) -> str:
@@ -110,7 +111,9 @@ def _lines(axes: Axes, answer: Answer) -> None:
     axes.grid(color=EDGE, linewidth=0.6)
     axes.set_axisbelow(True)
     _frame(axes, answer)
+    num_named = answer.num_legend_rows * answer.num_legend_columns
     axes.legend(
+        handles=axes.get_legend_handles_labels()[0][:num_named],
         loc="upper left",
         bbox_to_anchor=(-0.16, -0.11),
         ncols=answer.num_legend_columns,

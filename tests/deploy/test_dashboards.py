@@ -2,11 +2,14 @@
 
 import re
 from itertools import combinations
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from deploy.grafana.make_dashboards import COLUMNS, FOLDER, as_text, dashboards
+from deploy.monitoring.live import Prometheus, Series
+from deploy.monitoring.picture import draw_dashboard
 from deploy.monitoring.queries import VARIABLE, read_dashboards, resolve, targets_of
 
 BUILT_IN = {"__rate_interval", "__range", "datasource"}
@@ -69,3 +72,22 @@ def test_a_variable_that_is_not_there_is_an_error() -> None:
     assert resolve("rate(a[$__range]) ${b}", {"__range": "9s", "b": "2"}) == "rate(a[9s]) 2"
     with pytest.raises(ValueError, match=r"unknown variable \$c"):
         resolve("a$c", {"b": "2"})
+
+
+class ManySeries:
+    """A Prometheus whose every query has more series than a legend has room for."""
+
+    def label_values(self, _label: str, _match: str) -> list[str]:
+        return ["one"]
+
+    def query_range(self, _expr: str, start: float, end: float, _step: float) -> list[Series]:
+        labels = (
+            {"method": f"a method of a long name, number {number}", "le": str(number + 1)} for number in range(90)
+        )
+        return [Series(each, [(start, 1.0), (end, 2.0)]) for each in labels]
+
+
+def test_panels_of_many_series_are_drawn(tmp_path: Path) -> None:
+    dashboard = next(each for each in ALL if each["uid"] == "gander-speedup")
+    draw_dashboard(dashboard, cast(Prometheus, ManySeries()), (0.0, 30.0), tmp_path / "dashboard.png")
+    assert (tmp_path / "dashboard.png").stat().st_size > 50_000
