@@ -80,8 +80,11 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def onednn_packs(dtype: torch.dtype) -> bool:
-    """bfloat16 needs AVX-512 or AVX-NE-CONVERT, and only a trial shows."""
+    """bfloat16 needs AVX-512 or AVX-NE-CONVERT, and only a trial shows. In tiles oneDNN's panels have 32 outputs, and
+    its sums an order that depends on the number of rows: ours are used."""
     if dtype not in (torch.float32, torch.bfloat16) or not torch._C._has_mkldnn:
+        return False
+    if dtype == torch.bfloat16 and multiplies_in_tiles():
         return False
     try:
         OneDnnFloats(torch.zeros(16, 16, dtype=dtype), None)
@@ -99,11 +102,11 @@ def _pack(weight_OI: torch.Tensor) -> torch.Tensor:
 
 def row_limit(numbers: Any) -> int | None:
     """How many rows, at the most, have in one call of oneDNN the bits that they have among a few; None if there is no
-    such limit. 0 where none would help, and where our kernel cannot read what it multiplies as quickly: float32, and
-    bfloat16 in tiles."""
+    such limit. 0 where none would help, and where our kernel cannot read what is float32: oneDNN is quicker with
+    bfloat16 that only it reads."""
     multiply, (num_outputs, width), dtype = numbers.multiply_at_once, numbers.shape, numbers.dtype
     with torch.inference_mode():
-        if dtype == torch.float32 or multiplies_in_tiles():
+        if dtype == torch.float32:
             panels = fitting_panels(numbers.packed_weight, numbers.bias_O, numbers.shape, dtype, multiply)
             if panels is None:
                 return 0

@@ -16,7 +16,9 @@ from decoding.kernels.processor import multiplies_halves, widens_halves
 from decoding.model.linear.packed import packing_rule
 from decoding.model.replacing.replacer import replace
 from decoding.weights.linear import num_few_rows
+from decoding.weights.numbers import onednn_floats
 from decoding.weights.numbers.float_panels import FloatPanels, fitting_panels, in_panels
+from decoding.weights.numbers.floats import Floats
 from decoding.weights.numbers.onednn_floats import OneDnnFloats
 from decoding.weights.readers import COUNTS, ROUNDS, most_rows_worth
 from decoding.weights.row_counts import code_bytes, padded
@@ -100,6 +102,15 @@ def test_infinities_and_what_is_no_number_stay_in_their_rows(dtype: torch.dtype)
     assert torch.isinf(spoilt[5]).all()
     others = [0, 2, 3, 4, 6, 7, 8]
     assert torch.equal(spoilt[others], clean[others])
+
+
+def test_in_tiles_bfloat16_is_multiplied_from_panels_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn_floats, "multiplies_in_tiles", lambda: True)
+    kinds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        floats = Floats.of_tensor(torch.randn(64, 32).to(dtype))
+        kinds[dtype] = type(OneDnnFloats.of(floats, None, dtype, torch.device("cpu")))
+    assert kinds == {torch.float32: OneDnnFloats, torch.bfloat16: FloatPanels}
 
 
 def test_a_layer_that_gives_other_bits_is_left_to_onednn() -> None:
