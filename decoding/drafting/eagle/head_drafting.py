@@ -134,8 +134,8 @@ class TreeRows:
 
     def add(self, asked: Sequence[tuple[DraftModelState, Segment]], offsets: IntArray, hidden_RE: torch.Tensor) -> None:
         """hidden_RE: what the segments' logit rows came to, those of each from its offset on."""
-        first = 0 if self._rows_NE is None else len(self._rows_NE)
-        self._rows_NE = torch.cat((hidden_RE[:0] if self._rows_NE is None else self._rows_NE, hidden_RE))
-        for (state, _), start, end in zip(asked, offsets[:-1], offsets[1:], strict=True):
-            added = np.arange(first + start, first + end)
+        before_NE = hidden_RE[:0] if self._rows_NE is None else self._rows_NE
+        self._rows_NE = torch.cat((before_NE, hidden_RE))  # a copy: the next forward may write where this one did
+        for (state, _), (start, end) in zip(asked, pairwise(offsets.tolist()), strict=True):
+            added = np.arange(len(before_NE) + start, len(before_NE) + end)
             self._places[state] = np.concatenate((self._places.get(state, added[:0]), added))

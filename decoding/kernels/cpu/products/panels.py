@@ -45,7 +45,6 @@ from decoding.kernels.cpu.products.tiles import (
     TILE_ROWS,
     TILE_STEPS,
     release_tiles,
-    rows_of_tiles,
     shape_tiles,
     take_tiles,
     takes_tiles,
@@ -244,6 +243,7 @@ def write(_context: Any, vectors: Any, target: Any, count: Any, tag: Any) -> Any
 
 @kernel(borrows=True)
 def _sum_in_tiles(rows: Rows, panel: int, start: int, end: int, sums: int, tag: Any) -> None:
+    """The same in tiles, of up to 32 rows at a time."""
     sizes = 0
     while start < end:
         num_tiles = min(TILED_CHUNK, end - start) // TILE_STEPS
@@ -252,10 +252,7 @@ def _sum_in_tiles(rows: Rows, panel: int, start: int, end: int, sums: int, tag: 
         weights = panel + start * PANEL_BYTES
         for row in range(0, rows.num_rows, 2 * TILE_ROWS):
             count = min(2 * TILE_ROWS, rows.num_rows - row)
-            wanted = rows_of_tiles(count, num_steps)
-            if wanted != sizes:
-                shape_tiles(wanted, num_steps)
-                sizes = wanted
+            sizes = shape_tiles(sizes, count, num_steps)
             source, target = rows.start + row * rows.step + start * STEP_BYTES, sums + row * PANEL_BYTES
             if count <= TILE_ROWS:
                 take_tiles(1, source, rows.step, weights, PANEL_BYTES, num_tiles, target, AHEAD, tag)

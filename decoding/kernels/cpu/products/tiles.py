@@ -30,7 +30,7 @@ from decoding.kernels.cpu.lanes import (
 from decoding.kernels.processor import multiplies_in_tiles
 
 TILE_ROWS = TILE_STEPS = 16  # at most, of the input and along it
-FEWEST = 8  # rows of bytes; fewer are multiplied in lanes, with the same bits
+_FEWEST = 8  # rows of bytes; fewer are multiplied in lanes, with the same bits
 NUM_TOTALS = 4
 FIRST_NUMBERS, FIRST_WEIGHTS = 4, 6  # of the eight tiles those of rows, and those of weights: two each
 HAS_TILES = multiplies_in_tiles()
@@ -60,17 +60,9 @@ def emit_tile_store(builder: Builder, tile: int, address: Value, step: Value) ->
     emit_tile(builder, "tilestored64", tile, builder.inttoptr(address, CHAR.as_pointer()), step)
 
 
-@register_jitable
-def rows_of_tiles(num_rows: int, num_steps: int) -> int:
-    """A byte for each tile. Up to sixteen rows are one group, more are two."""
-    if num_rows <= TILE_ROWS:
-        return num_rows * _ALL_ROWS + num_steps * _WEIGHT_ROWS
-    return TILE_ROWS * _FIRST_ROWS + (num_rows - TILE_ROWS) * _SECOND_ROWS + num_steps * _WEIGHT_ROWS
-
-
 @intrinsic
-def shape_tiles(_context: Any, sizes: Any, num_steps: Any) -> Any:
-    """Say how many rows tiles have, and how many steps along the input; all of them become zero."""
+def _shape(_context: Any, sizes: Any, num_steps: Any) -> Any:
+    """Give tiles these sizes, and so many steps along the input; all of them become zero."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         sizes, num_steps = values
@@ -87,10 +79,24 @@ def shape_tiles(_context: Any, sizes: Any, num_steps: Any) -> Any:
     return types.void(types.int64, types.int64), codegen
 
 
+@register_jitable
+def shape_tiles(sizes: int, num_rows: int, num_steps: int) -> int:
+    """Have tiles of so many rows, one group up to sixteen, else two, and of so many steps; their sizes, a byte each.
+    sizes: as they are, 0 before they have any."""
+    wanted = num_steps * _WEIGHT_ROWS
+    if num_rows <= TILE_ROWS:
+        wanted += num_rows * _ALL_ROWS
+    else:
+        wanted += TILE_ROWS * _FIRST_ROWS + (num_rows - TILE_ROWS) * _SECOND_ROWS
+    if wanted != sizes:
+        _shape(wanted, num_steps)
+    return wanted
+
+
 @intrinsic
 def takes_tiles(_context: Any, num_rows: Any, tag: Any) -> Any:
     """Whether so many rows are multiplied in tiles. tag: as `panels.take_turn` has it."""
-    fewest = 1 if tag == types.uint16 else FEWEST
+    fewest = 1 if tag == types.uint16 else _FEWEST
 
     def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         if not HAS_TILES or tag == types.float32:

@@ -32,14 +32,7 @@ from decoding.kernels.cpu.products.grouped.products import ROWS, TURNS, VECTORS,
 from decoding.kernels.cpu.products.grouped.tiled import take_tiled_turn
 from decoding.kernels.cpu.products.grouped.unpacking import unpack
 from decoding.kernels.cpu.products.panels import MOST_ROWS, PANEL, PANEL_BYTES, PANEL_VECTORS, add, fill, room, write
-from decoding.kernels.cpu.products.tiles import (
-    FEWEST,
-    HAS_TILES,
-    TILE_ROWS,
-    release_tiles,
-    rows_of_tiles,
-    shape_tiles,
-)
+from decoding.kernels.cpu.products.tiles import HAS_TILES, TILE_ROWS, release_tiles, shape_tiles, takes_tiles
 
 # The fields of a call, each an int64. RECORD: bytes of a panel's block; FACTORS: float32 for each output; ZERO: the
 # zero point of all groups, or -1 if they have minima.
@@ -47,7 +40,6 @@ SOURCE, TARGET, NUM_ROWS, COUNTER, WEIGHTS, RECORD, NUM_BLOCKS = range(7)
 FACTORS, BIAS, NUM_OUTPUTS, CLAIM, ITEM, ZERO = range(7, 13)
 NUM_FIELDS = 13
 CHUNK = SPAN if HAS_TILES else 2  # blocks that are unpacked at a time, so that they stay in the L1 cache
-FEWEST_TILED = FEWEST if HAS_TILES else MOST_ROWS + 1
 
 
 @intrinsic
@@ -141,7 +133,7 @@ def _sum_rows(bits: Any, group: Any, scale_bytes: Any, panel: Panel, source: int
         count, packed = min(CHUNK, panel.num_blocks - block), _place_of(panel, block)
         unpack(bits, group, scale_bytes, packed, panel.record, _span_of(panel, block), unpacked, count, panel.zero)
         chunk = Chunk(block, count, packed, unpacked)
-        if num_rows >= FEWEST_TILED:
+        if takes_tiles(num_rows, np.int8(0)):
             _add_in_tiles(bits, group, scale_bytes, panel, chunk, source, num_rows)
         else:
             _add_in_lanes(bits, group, scale_bytes, panel, chunk, source, num_rows)
@@ -193,10 +185,7 @@ def _add_in_tiles(
     source_step, num_steps, sizes = panel.num_blocks * ROW_RECORD, group // STEP, 0
     for row in range(0, num_rows, TILE_ROWS):
         rows = min(TILE_ROWS, num_rows - row)
-        wanted = rows_of_tiles(rows, num_steps)
-        if wanted != sizes:
-            shape_tiles(wanted, num_steps)
-            sizes = wanted
+        sizes = shape_tiles(sizes, rows, num_steps)
         take_tiled_turn(
             bits,
             group,
