@@ -16,7 +16,6 @@ from decoding.core.tree import DraftTree, IntArray, Source, Verdict, chain
 from decoding.kernels.numba_kernel import kernel
 from decoding.stores.blend import allocate_merged, blend
 from decoding.stores.successor_table import (
-    ENTRIES,
     NO_TOKEN,
     SuccessorArrays,
     SuccessorTable,
@@ -56,9 +55,8 @@ class NgramStore(SuccessorTable):
             self._teach(tokens, tree, verdict.path, top)
 
     def _teach(self, tokens: IntArray, tree: DraftTree, path: IntArray, top: TopTokens) -> None:
-        is_firm = np.zeros(len(tree.tokens), np.bool_)
-        is_firm[path] = True
-        self.harvest(contexts_of(tokens, tree.tokens, tree.parents), top.ids, top.probabilities, is_firm)
+        contexts, is_firm = rows_of(tokens, tree.tokens, tree.parents, path)
+        self.harvest(contexts, top.ids, top.probabilities, is_firm)
 
     def harvest(
         self,
@@ -74,9 +72,10 @@ class NgramStore(SuccessorTable):
         path is part of the text (None: all are); other rows speak for a 4-gram only until a firm one does.
         """
         num_new = LONGEST_NGRAM * len(contexts)
-        if self.arrays.counters[ENTRIES:].sum() + num_new > self.most_used:
+        if sum(self.num_entries) + num_new > self.most_used:
             self.reserve(num_new)
-        is_firm = np.ones(len(contexts), np.bool_) if is_firm is None else is_firm
+        if is_firm is None:
+            is_firm = np.ones(len(contexts), np.bool_)
         harvest_rows(self.arrays, contexts, top_ids, top_probabilities, is_firm)
 
     def check_integrity(self) -> None:
@@ -102,12 +101,17 @@ def path_context(tokens: IntArray, node_tokens: IntArray, parents: IntArray, nod
 
 
 @kernel
-def contexts_of(tokens: IntArray, node_tokens: IntArray, parents: IntArray) -> IntArray:
-    """int32 [n, 4]: the last tokens of the path to each node of a tree; `tokens` ends with the root."""
+def rows_of(
+    tokens: IntArray, node_tokens: IntArray, parents: IntArray, path: IntArray
+) -> tuple[IntArray, NDArray[np.bool_]]:
+    """Of each node of a tree the last tokens of the path to it, int32 [n, 4], and whether it is on the accepted path,
+    bool [n]; `tokens` ends with the root."""
     contexts = np.empty((len(node_tokens), LONGEST_NGRAM), np.int32)
     for node in range(len(node_tokens)):
         path_context(tokens, node_tokens, parents, node, contexts[node])
-    return contexts
+    is_firm = np.zeros(len(node_tokens), np.bool_)
+    is_firm[path] = True
+    return contexts, is_firm
 
 
 @kernel(forceinline=True, borrows=True)
