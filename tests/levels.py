@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -50,20 +50,17 @@ AVX512_BF16 = Level("cooperlake", (*AVX512_FEATURES, "avx512vnni", "avx512bf16")
 AMX = Level("sapphirerapids", (*AVX512_BF16.features, "amx-tile", "amx-int8", "amx-bf16"), "AVX512_CORE_AMX")
 
 
-def multiplies_in_tiles() -> bool:
-    """Whether oneDNN and panels use AMX; no machine with it has yet shown that their sums of bfloat16 are alike."""
-    return has_feature("amx-bf16") and "ONEDNN_MAX_CPU_ISA" not in os.environ
-
-
-PAIRS_NEED = pytest.mark.skipif(
-    not has_feature("avx512bf16") or multiplies_in_tiles(),
-    reason="bfloat16 panels need AVX512_BF16; where there is AMX, test_levels.py runs this without it",
-)
+PAIRS_NEED = pytest.mark.skipif(not has_feature("avx512bf16"), reason="bfloat16 panels need AVX512_BF16")
 
 
 def run_at(level: Level, arguments: Sequence[str]) -> None:
+    """The same as `run`, at a level."""
+    run(arguments, level.variables)
+
+
+def run(arguments: Sequence[str], variables: Mapping[str, str] = {}) -> None:
     """Run Python with these arguments; show what it said where it fails."""
-    run = subprocess.run(
-        [sys.executable, *arguments], env=os.environ | level.variables, capture_output=True, text=True, check=False
+    told = subprocess.run(
+        [sys.executable, *arguments], env=os.environ | variables, capture_output=True, text=True, check=False
     )
-    assert run.returncode == 0, f"{level.processor}:\n{run.stdout[-8000:]}{run.stderr[-4000:]}"
+    assert told.returncode == 0, f"{dict(variables)}:\n{told.stdout[-8000:]}{told.stderr[-4000:]}"

@@ -42,6 +42,7 @@ from decoding.kernels.cpu.attention.step_table import (
 )
 from decoding.kernels.cpu.attention.tables import SegmentColumns, fill_segments, make_tiles, step_fields
 from decoding.kernels.cpu.attention.tile_scratch import scratch_words
+from decoding.kernels.cpu.products.tiles import HAS_TILES
 from decoding.kernels.cpu.program import Kernel, compiled
 
 # Shape suffixes: H query heads, K kv heads, N tokens and padding, D key width, V value width.
@@ -157,7 +158,7 @@ def arithmetic(dtype: torch.dtype) -> str:
     """What attention computes with where keys and values are stored as `dtype`: two processors of one answer give the
     same bits."""
     if dtype == torch.bfloat16 and HAS_PAIRS:
-        return "pairs of bfloat16"
+        return "bfloat16 in tiles" if HAS_TILES else "pairs of bfloat16"
     return "float32" if dtype == torch.float32 else f"{name_of(dtype)} as float32"
 
 

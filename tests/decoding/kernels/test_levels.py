@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.levels import AMX, AVX2, AVX512, AVX512_BF16, AVX512_VNNI, AVX_VNNI, SSE4, Level, multiplies_in_tiles, run_at
+from tests.levels import AMX, AVX2, AVX512, AVX512_BF16, AVX512_VNNI, AVX_VNNI, SSE4, Level, run, run_at
 
 PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow")
 GROUPED = ("tests/decoding/weights/test_grouped_codes.py",)
@@ -37,7 +37,7 @@ def test_products_and_layers_hold_at_lower_levels(level: Level, above: set[Level
 
 
 def test_bfloat16_layers_are_fused_where_no_tiles_are_used() -> None:
-    if not multiplies_in_tiles():
+    if not AMX.is_here:
         pytest.skip("this processor has no AMX, so that the tests beside run at this level anyway")
     check(AVX512_BF16, ("tests/decoding/weights/test_float_panels.py", *LAYERS))
 
@@ -51,6 +51,15 @@ def test_everything_holds_at_each_level(level: Level) -> None:
 @pytest.mark.slow
 def test_grouped_products_hold_without_avx() -> None:
     check(SSE4, GROUPED)
+
+
+@pytest.mark.slow
+def test_attention_panels_and_layers_hold_in_tiles() -> None:
+    """By software, where the processor has none."""
+    if AMX.is_here:
+        pytest.skip("the tests beside run in tiles")
+    files = "tests/decoding/attention", "tests/decoding/weights/test_float_panels.py"
+    run(("-m", "tests.soft_tiles", *PYTEST[2:], *files, *LAYERS))
 
 
 @pytest.mark.slow
@@ -76,6 +85,7 @@ def test_processors_with_tiles_multiply_in_them() -> None:
         "from decoding.kernels import processor\n"
         "processor.multiplies_in_tiles = lambda: True  # the system here may not let the process use them\n"
         "from decoding.kernels.cpu.program import SHARE\n"
+        "from decoding.kernels.cpu.attention import exact\n"
         "from decoding.kernels.cpu.products import int8, panels\n"
         "from decoding.kernels.cpu.products.grouped import multiplying\n"
         "llvmlite.binding.initialize_native_asmparser()\n"
@@ -83,6 +93,7 @@ def test_processors_with_tiles_multiply_in_them() -> None:
         "    return name in numba.cfunc(SHARE)(share)._library.get_asm_str()\n"
         "assert has(panels.multiply_halves, 'tdpbf16ps') and has(int8.multiply_to_floats, 'tdpbusd')\n"
         "assert has(multiplying.multiply_6_of_16_in_spans, 'tdpbsud')\n"
+        "assert has(exact.attend, 'tdpbf16ps') and not has(exact.attend, 'vdpbf16ps')\n"
         "assert not has(panels.multiply_floats, 'tmm')\n"
     )
     run_at(AMX, ("-c", code))

@@ -12,7 +12,7 @@ import torch
 from packaging.version import Version
 from torch import nn
 
-from decoding.kernels.processor import multiplies_halves, widens_halves
+from decoding.kernels.processor import multiplies_halves, multiplies_in_tiles, widens_halves
 from decoding.model.linear.packed import packing_rule
 from decoding.model.replacing.replacer import replace
 from decoding.weights.linear import num_few_rows
@@ -25,6 +25,8 @@ from decoding.weights.row_counts import code_bytes, padded
 from tests.levels import PAIRS_NEED
 
 DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=PAIRS_NEED)]
+WITHOUT_TILES = pytest.mark.skipif(multiplies_in_tiles(), reason="where there is AMX, panels are not oneDNN's")
+READ_DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=(PAIRS_NEED, WITHOUT_TILES))]  # as oneDNN packs them
 SHAPES = [(64, 96), (256, 64), (688, 257), (100, 97), (2050, 130), (768, 640), (36, 1)]  # input and output widths
 
 
@@ -42,7 +44,7 @@ def panels_of(layer: OneDnnFloats) -> FloatPanels | None:
 
 
 @pytest.mark.usefixtures("num_threads")
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", READ_DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_row_count_gives_the_bits_of_a_lone_row_and_of_the_packed_layer(
     shape: tuple[int, int], dtype: torch.dtype
@@ -89,7 +91,7 @@ def test_bfloat16_outputs_are_float32_sums_in_order_of_the_input(shape: tuple[in
         assert torch.equal(panels.multiply(rows[:count]), expected[:count])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", READ_DTYPES)
 def test_infinities_and_what_is_no_number_stay_in_their_rows(dtype: torch.dtype) -> None:
     layer = packed_layer(96, 100, dtype)
     panels = panels_of(layer)
@@ -102,6 +104,22 @@ def test_infinities_and_what_is_no_number_stay_in_their_rows(dtype: torch.dtype)
     assert torch.isinf(spoilt[5]).all()
     others = [0, 2, 3, 4, 6, 7, 8]
     assert torch.equal(spoilt[others], clean[others])
+
+
+@pytest.mark.usefixtures("num_threads")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_in_panels_of_our_own_a_row_has_the_same_bits_among_any_others(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(sum(shape))
+    weight_OI, rows = torch.randn(shape[1], shape[0]).to(dtype), torch.randn(90, shape[0]).to(dtype)
+    panels = FloatPanels.of(Floats.of_tensor(weight_OI), None, dtype, torch.device("cpu"))
+    alone = torch.cat([panels.multiply(row) for row in torch.split(rows, 1)])
+    for count in (2, 7, 8, 15, 16, 17, 32, 33, 90):
+        assert torch.equal(panels.multiply(rows[:count]), alone[:count])
+    expected = rows.double() @ weight_OI.double().T
+    assert float((alone - expected).abs().max() / expected.abs().max()) < (1e-5 if dtype == torch.float32 else 8e-3)
 
 
 def test_in_tiles_bfloat16_is_multiplied_from_panels_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:

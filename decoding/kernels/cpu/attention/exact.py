@@ -13,7 +13,7 @@ import numba as nb
 import numpy as np
 
 from decoding.kernels.cpu import lanes
-from decoding.kernels.cpu.attention import products
+from decoding.kernels.cpu.attention import products, tiled_products
 from decoding.kernels.cpu.attention.call_table import (
     COUNTER,
     COUNTING,
@@ -60,9 +60,11 @@ from decoding.kernels.cpu.attention.staging import (
 from decoding.kernels.cpu.attention.step_table import NUM_WRITTEN, TILE_PAIRS, StepTable, Table
 from decoding.kernels.cpu.attention.storing import load_queries, save, store_head
 from decoding.kernels.cpu.attention.tile import Tile, make_tile, node_of, slot_range
-from decoding.kernels.cpu.attention.tile_scratch import RANGE, address_of, round_up, sum_widths
+from decoding.kernels.cpu.attention.tile_scratch import ADDED_AT_ONCE, RANGE, address_of, round_up, sum_widths
+from decoding.kernels.cpu.attention.tiled_products import Tiles
 from decoding.kernels.cpu.attention.weighing import find_path, follow_paths, start_sums, weigh
-from decoding.kernels.cpu.lanes import LANES
+from decoding.kernels.cpu.lanes import LANES, VECTOR_BYTES
+from decoding.kernels.cpu.products.tiles import HAS_TILES, NUM_TOTALS, TILE_ROWS, TILE_STEPS, release_tiles, shape_tiles
 from decoding.kernels.layout import BLOCK_LEN
 from decoding.kernels.numba_kernel import kernel
 
@@ -70,9 +72,27 @@ FEW = 16  # pairs
 
 
 @kernel
+def _score_in_tiles(tile: Tile, blocks: Blocks, scores: int) -> None:
+    """The same of staged blocks. Those beyond the last one's are scored, too, which are never read."""
+    query_step, score_step = 4 * round_up(tile.layer.integers[KEY_DIM], LANES), 4 * tile.score_width
+    keys = Tiles(blocks.base, VECTOR_BYTES, blocks.block_step, TILE_STEPS * VECTOR_BYTES)
+    sizes = 0
+    for pair in range(0, tile.num_pairs, TILE_ROWS):
+        sizes = shape_tiles(sizes, min(tile.num_pairs - pair, TILE_ROWS), TILE_STEPS)
+        queries = Rows(address_of(tile.rooms.queries) + pair * query_step, query_step)
+        target = Rows(scores + pair * score_step, score_step)
+        tiled_products.score(queries, keys, blocks.block_step // keys.behind, target)
+    for pair in range(tile.num_pairs):
+        lanes.scale(scores + pair * score_step, NUM_BLOCKS, tile.layer.numbers[SCALING])
+
+
+@kernel
 def _score_rows(tile: Tile, blocks: Blocks, places: tuple[int, int], scores: int) -> None:
     """Score up to `NUM_BLOCKS` blocks. places: of the first, and of their end. scores: the address for the first
     pair's."""
+    if HAS_TILES and tile.is_in_pairs:
+        _score_in_tiles(tile, blocks, scores)
+        return
     width, factor, is_in_pairs = tile.layer.integers[KEY_DIM], tile.layer.numbers[SCALING], tile.is_in_pairs
     num_steps = (width + 1) // 2 if is_in_pairs else width
     query_step, score_step, (first, end) = 4 * round_up(width, LANES), 4 * tile.score_width, places
@@ -122,9 +142,29 @@ def _columns(blocks: Blocks, first: int) -> Blocks:
 
 
 @kernel
+def _add_in_tiles(tile: Tile, pairs: tuple[int, int], blocks: Blocks, num_keys: int, weights: int) -> None:
+    """The same of staged values."""
+    padded, sum_width = sum_widths(tile.layer.integers[VALUE_DIM])
+    score_step, count, sizes = 4 * tile.score_width, (num_keys + ADDED_AT_ONCE - 1) // ADDED_AT_ONCE, 0
+    for pair in range(pairs[0], pairs[1], TILE_ROWS):
+        sizes = shape_tiles(sizes, min(pairs[1] - pair, TILE_ROWS), TILE_STEPS)
+        rows = Rows(weights + pair * score_step, score_step)
+        for column in range(0, padded, NUM_TOTALS * LANES):
+            sums = Rows(address_of(tile.rooms.sums) + 4 * (pair * sum_width + column), 4 * sum_width)
+            values = Tiles(blocks.base + 4 * column, blocks.row_step, VECTOR_BYTES, TILE_STEPS * blocks.row_step)
+            if column + NUM_TOTALS * LANES <= padded:
+                tiled_products.add_wide(rows, values, count, sums)
+            else:
+                tiled_products.add_narrow(rows, values, count, sums)
+
+
+@kernel
 def _add_rows(tile: Tile, pairs: tuple[int, int], blocks: Blocks, keys: tuple[int, int], weights: int) -> None:
     """Add the weighted values of keys. pairs: a range of the tile's. keys: the place of the first block, and how many.
     weights: the address of those of the tile's first pair."""
+    if HAS_TILES and tile.is_in_pairs:
+        _add_in_tiles(tile, pairs, blocks, keys[1], weights)
+        return
     padded, sum_width = sum_widths(tile.layer.integers[VALUE_DIM])
     score_step, (first, num_keys), is_in_pairs = 4 * tile.score_width, keys, tile.is_in_pairs
     num_steps = (num_keys + 1) // 2 if is_in_pairs else num_keys
@@ -191,7 +231,9 @@ def _add_paths(tile: Tile, place: int, positions: tuple[int, int], begin: int) -
 def _attend_tile(tile: Tile) -> None:
     """Fill the tile's sums."""
     first, end = slot_range(tile)
-    shared_end = end if tile.is_chain else tile.prefix_len // 2 * 2  # where slots no longer lie by position
+    shared_end = end  # where slots no longer lie by position
+    if not tile.is_chain:
+        shared_end = tile.prefix_len // ADDED_AT_ONCE * ADDED_AT_ONCE
     start_sums(tile)
     while first < end:
         border = (first // RANGE + 1) * RANGE
@@ -239,6 +281,7 @@ def _attend(call: Table) -> None:
         load_queries(call, tile)
         _attend_tile(tile)
         save(call, tile)
+    release_tiles()
 
 
 @kernel

@@ -37,6 +37,7 @@ from decoding.kernels.cpu.lanes import (
     emit_store,
     emit_times,
 )
+from decoding.kernels.cpu.products.tiles import HAS_TILES
 from decoding.kernels.layout import BLOCK_LEN
 from decoding.kernels.processor import has_wide_registers, multiplies_halves
 
@@ -89,8 +90,8 @@ def _emit_fma(builder: Builder, total: Value, factor: Value, vector: Value) -> V
 
 
 def _emit_either(builder: Builder, is_in_pairs: Value, emit_sums: Callable[[Product], None]) -> None:
-    """Sums by the one product or the other; where there are no pairs, no code for them."""
-    if not HAS_PAIRS:
+    """Sums by the one product or the other; where there are no pairs, or tiles for them, no code for them."""
+    if not HAS_PAIRS or HAS_TILES:
         emit_sums(_emit_fma)
         return
     with builder.if_else(is_in_pairs) as (with_pairs, otherwise):

@@ -15,8 +15,9 @@ from decoding.kernels.cpu.attention.call_table import FORMAT, KEY_DIM, VALUE_DIM
 from decoding.kernels.cpu.attention.formats import FLOAT32, item_size, row_width, widen_keys, widen_values
 from decoding.kernels.cpu.attention.products import NUM_BLOCKS, Blocks, Plane
 from decoding.kernels.cpu.attention.tile import Tile
-from decoding.kernels.cpu.attention.tile_scratch import address_of, round_up, sum_widths
+from decoding.kernels.cpu.attention.tile_scratch import ADDED_AT_ONCE, address_of, fill, round_up, sum_widths
 from decoding.kernels.cpu.lanes import LANES, VECTOR_BYTES
+from decoding.kernels.cpu.products.tiles import HAS_TILES, TILE_STEPS
 from decoding.kernels.layout import BLOCK_LEN
 from decoding.kernels.numba_kernel import kernel
 
@@ -73,12 +74,22 @@ def _stage_pairs(address: int, shape: tuple[int, int], ahead: int, target: int) 
         halves.pair_with_zeros(address + done, step, 1, count, ahead, target + done, 2 * step)
 
 
+@kernel(borrows=True)
+def _end_pairs(tile: Tile, num_keys: int) -> None:
+    """Zeros behind the staged pairs of so many values, as far as they are added in one go."""
+    if tile.is_in_pairs:
+        width = tile.layer.integers[VALUE_DIM]
+        end = round_up(num_keys, ADDED_AT_ONCE) // 2
+        fill(tile.rooms.staged, (num_keys + 1) // 2 * width, end * width, np.float32(0))
+
+
 @kernel
 def stage_keys(tile: Tile, source: Blocks, first: int) -> Blocks:
     """Up to `NUM_BLOCKS` blocks of keys from place `first` on, which are not float32."""
     width, kind = tile.layer.integers[KEY_DIM], tile.layer.integers[FORMAT]
     num_steps = (width + 1) // 2 if tile.is_in_pairs else width
-    count, step = min(source.last + 1 - first, NUM_BLOCKS), num_steps * VECTOR_BYTES
+    num_lines = round_up(num_steps, TILE_STEPS) if HAS_TILES and tile.is_in_pairs else num_steps
+    count, step = min(source.last + 1 - first, NUM_BLOCKS), num_lines * VECTOR_BYTES
     for place in range(count):
         address, target = _address(source, first + place), address_of(tile.rooms.staged) + step * place
         ahead = _ahead(source, first + place + NUM_BLOCKS)
@@ -86,6 +97,8 @@ def stage_keys(tile: Tile, source: Blocks, first: int) -> Blocks:
             widen_keys(kind, address, ahead, width, target)
         else:
             _stage_pairs(address, (width, LANES), ahead, target)
+            line = num_lines * place
+            fill(tile.rooms.staged, (line + num_steps) * LANES, (line + num_lines) * LANES, np.float32(0))
     return _staged(tile, count, step, 0)
 
 
@@ -107,6 +120,7 @@ def stage_values(tile: Tile, source: Blocks, first: int, num_keys: int) -> Block
             widen_values(kind, address, ahead, (BLOCK_LEN, width), target)
         else:
             _stage_pairs(address, (min(num_keys - place * BLOCK_LEN, BLOCK_LEN), width), ahead, target)
+    _end_pairs(tile, num_keys)
     return _staged(tile, count, step, 4 * width)
 
 
@@ -131,6 +145,7 @@ def stage_path(tile: Tile, first: int, num_keys: int) -> Blocks:
             _stage_pairs(raw, (count, width), raw, staged + 2 * width * key)
         else:
             widen_values(kind, raw, raw, (count, width), staged + 4 * width * key)
+    _end_pairs(tile, num_keys)
     step = (2 if tile.is_in_pairs else 4) * width * BLOCK_LEN
     return _staged(tile, NUM_BLOCKS, step, 4 * width)
 

@@ -32,9 +32,18 @@ from decoding.kernels.cpu.attention.step_table import (
     StepTable,
     Table,
 )
-from decoding.kernels.cpu.attention.tile_scratch import Floats, Rooms, address_of, make_rooms, score_width
+from decoding.kernels.cpu.attention.tile_scratch import (
+    ADDED_AT_ONCE,
+    Floats,
+    Rooms,
+    address_of,
+    make_rooms,
+    score_width,
+)
 from decoding.kernels.layout import BLOCK_LEN
 from decoding.kernels.numba_kernel import kernel
+
+STAGED_FROM = max(BLOCK_LEN, ADDED_AT_ONCE)  # slots
 
 
 class Tile(NamedTuple):
@@ -116,7 +125,8 @@ def first_visible(layer: Table, position: int) -> int:
 
 @kernel(borrows=True)
 def slot_range(tile: Tile) -> tuple[int, int]:
-    """The range of the segment's slots that holds all keys that the tile's rows may see, from the start of a block."""
+    """The range of the segment's slots that holds all keys that the tile's rows may see, from a multiple of
+    `STAGED_FROM` on."""
     first, last = node_of(tile, 0), node_of(tile, tile.num_pairs - 1)
     end = tile.prefix_len + last + 1
     start = end
@@ -124,4 +134,4 @@ def slot_range(tile: Tile) -> tuple[int, int]:
         start = min(start, first_visible(tile.layer.integers, tile.positions[node]))
     if not tile.is_chain:  # only the prefix is stored by position
         start = min(start, tile.prefix_len)
-    return start // BLOCK_LEN * BLOCK_LEN, end
+    return start // STAGED_FROM * STAGED_FROM, end

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from decoding.kernels.cpu.attention.products import NARROW, NUM_BLOCKS
 from decoding.kernels.cpu.lanes import LANES
+from decoding.kernels.cpu.products.tiles import HAS_TILES, TILE_STEPS
 from decoding.kernels.layout import BLOCK_LEN
 from decoding.kernels.numba_kernel import kernel
 
@@ -22,6 +23,7 @@ MOST_PAIRS = 128  # the most (token, head) pairs that share a pass over keys and
 # Keys that are scored, then weighed, then added. Ranges begin at multiples of it, so that all rows rescale their sums
 # after the same keys.
 RANGE = 256
+ADDED_AT_ONCE = 2 * TILE_STEPS if HAS_TILES else 2  # keys that a row adds in one go, from a multiple of it on
 
 
 @kernel(borrows=True)
@@ -46,15 +48,21 @@ def sum_widths(value_dim: int) -> tuple[int, int]:
 @kernel(borrows=True)
 def _room_sizes(key_dim: int, value_dim: int) -> tuple[int, int, int, int]:
     """float32 numbers of queries, sums, staged blocks and a raw block. Kernels may read a little beyond the blocks."""
-    block = BLOCK_LEN * (max(key_dim, value_dim) + 1) + NARROW * LANES
+    block = BLOCK_LEN * (max(round_up(key_dim, LANES), value_dim) + 1) + NARROW * LANES
     return round_up(key_dim, LANES) * MOST_PAIRS, sum_widths(value_dim)[1] * MOST_PAIRS, NUM_BLOCKS * block, block
+
+
+@kernel(borrows=True)
+def _path_len(num_nodes: int) -> int:
+    """The most places of a path, which may begin before the tree, where keys that are added in one go do."""
+    return num_nodes + ADDED_AT_ONCE - 1
 
 
 @kernel(borrows=True)
 def scratch_words(num_nodes: int, key_dim: int, value_dim: int) -> int:
     """The float32 numbers that one tile needs. num_nodes: the most of a tree."""
     queries, sums, staged, raw = _room_sizes(key_dim, value_dim)
-    return queries + sums + staged + raw + num_nodes + 1 + score_width(num_nodes) * MOST_PAIRS
+    return queries + sums + staged + raw + _path_len(num_nodes) + score_width(num_nodes) * MOST_PAIRS
 
 
 class Rooms(NamedTuple):
@@ -74,7 +82,7 @@ def make_rooms(num_nodes: int, key_dim: int, value_dim: int, scratch: Floats) ->
     staged_at = queries + sums
     raw_at = staged_at + staged
     path_at = raw_at + raw
-    scores_at = path_at + num_nodes + 1  # a path may begin a place before the tree
+    scores_at = path_at + _path_len(num_nodes)
     return Rooms(
         scratch[:queries],
         scratch[queries:staged_at],

@@ -18,6 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
+from decoding.kernels.cpu.halves import emit_halves, emit_pair_product
 from decoding.kernels.cpu.lanes import (
     FLOAT,
     HALF_VECTOR,
@@ -90,7 +91,7 @@ def _emit_product(builder: Builder, tag: Any, total: Value, factor: Value, weigh
     if tag == types.float32:
         return emit_call(builder, "fma", factor, weights, total)
     if tag == types.uint16 and multiplies_halves():
-        return emit_assembly(builder, "vdpbf16ps $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
+        return emit_pair_product(builder, total, factor, weights)
     if tag == types.uint16:
         for factors, others in zip(_emit_halves(builder, factor), _emit_halves(builder, weights), strict=True):
             total = emit_call(builder, "fma", factors, others, total)
@@ -207,7 +208,7 @@ def add(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
 def emit_rounded(builder: Builder, numbers: Value) -> Value:
     """Round to bfloat16: to nearest, ties to even."""
     if multiplies_halves():
-        return emit_assembly(builder, "vcvtneps2bf16 $1, $0", "=v,v", HALF_VECTOR, numbers)
+        return emit_halves(builder, numbers)
     bits = builder.bitcast(numbers, INT_VECTOR)
     shift, one, most = (ir.Constant(INT_VECTOR, [number] * LANES) for number in (16, 1, 0x7FFF))
     last = builder.and_(builder.lshr(bits, shift), one)
