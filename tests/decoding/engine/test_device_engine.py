@@ -6,12 +6,10 @@ tokens of the engine that runs on the CPU as it comes.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -51,11 +49,8 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_runner, "BUCKETS", BUCKETS)
-    with np.errstate(all="ignore"), warnings.catch_warnings():  # the interpreter's arithmetic is numpy's
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
 
 
 def on_device(engine: Engine) -> Engine:

@@ -6,8 +6,7 @@ The tokens expected are those of an engine that runs step after step and draws o
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -38,13 +37,6 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="interpreted k
 LENGTH, NUM_TOKENS = 160, 14
 SMALL = replace(CONFIG, max_model_len=LENGTH, kv_slots=1024, max_batch_rows=64, max_nodes=6)
 LAWS = {"greedy": replace(GREEDY, max_tokens=NUM_TOKENS), "sampled": replace(SAMPLED, max_tokens=NUM_TOKENS)}
-
-
-@pytest.fixture(autouse=True)
-def _infinities_are_numbers() -> Iterator[None]:
-    with np.errstate(all="ignore"), warnings.catch_warnings():  # the interpreter's arithmetic is numpy's
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
 
 
 @pytest.fixture(scope="module")

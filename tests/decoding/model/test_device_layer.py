@@ -3,9 +3,8 @@ company: Triton's kernels interpreted."""
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -49,13 +48,6 @@ CONFIG = EngineConfig(attention="padded", max_model_len=128, threads=1)  # which
 SHAPE = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-2}
 PREFIX, ROOM = 5, 16  # tokens
-
-
-@pytest.fixture(autouse=True)
-def _infinities_are_numbers() -> Iterator[None]:
-    with np.errstate(all="ignore"), warnings.catch_warnings():  # the interpreter's arithmetic is numpy's
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
 
 
 def load(model_type: str, dtype: torch.dtype = torch.float32, **shape: Any) -> tuple[TargetModel, Replaced]:

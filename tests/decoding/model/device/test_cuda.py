@@ -6,12 +6,9 @@ what is wrong with a test itself is seen before a GPU is at hand.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -54,16 +51,11 @@ PLAIN = [
 
 
 @pytest.fixture(autouse=True)
-def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The interpreter's arithmetic is numpy's, which warns of infinities, and whose products round by place."""
-    if HAS_GPU:
-        yield
-        return
-    pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
-    use_row_exact_dots(monkeypatch)
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter's arithmetic is numpy's, whose products round by place."""
+    if not HAS_GPU:
+        pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
+        use_row_exact_dots(monkeypatch)
 
 
 def capture_for(device: torch.device) -> Capture:

@@ -4,11 +4,8 @@ kernels interpreted, forwards replayed."""
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -36,13 +33,6 @@ MOST_ROWS = 96
 CONFIG = EngineConfig(attention="padded", max_model_len=128, threads=1)
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted where there is no GPU")
-
-
-@pytest.fixture(autouse=True)
-def _infinities_are_numbers() -> Iterator[None]:
-    with np.errstate(all="ignore"), warnings.catch_warnings():  # the interpreter's arithmetic is numpy's
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
 
 
 class WideAttention(PaddedAttention):
