@@ -60,7 +60,7 @@ from decoding.kernels.cpu.attention.staging import (
 from decoding.kernels.cpu.attention.step_table import NUM_WRITTEN, TILE_PAIRS, StepTable, Table
 from decoding.kernels.cpu.attention.storing import load_queries, save, store_head
 from decoding.kernels.cpu.attention.tile import Tile, make_tile, node_of, slot_range
-from decoding.kernels.cpu.attention.tile_scratch import ADDED_AT_ONCE, RANGE, address_of, round_up, sum_widths
+from decoding.kernels.cpu.attention.tile_scratch import ADDED_AT_ONCE, RANGE, address_of, fill, round_up, sum_widths
 from decoding.kernels.cpu.attention.tiled_products import Tiles
 from decoding.kernels.cpu.attention.weighing import find_path, follow_paths, start_sums, weigh
 from decoding.kernels.cpu.lanes import LANES, VECTOR_BYTES
@@ -71,14 +71,19 @@ from decoding.kernels.numba_kernel import kernel
 FEW = 16  # pairs
 
 
+@kernel(borrows=True)
+def _shape(tile: Tile, num_pairs: int) -> None:
+    """Have the processor's tiles fit so many pairs, or as many as they take; those that fit stay as they are."""
+    tile.rooms.shape[0] = shape_tiles(tile.rooms.shape[0], min(num_pairs, TILE_ROWS), TILE_STEPS)
+
+
 @kernel
 def _score_in_tiles(tile: Tile, blocks: Blocks, scores: int) -> None:
     """The same of staged blocks. Those beyond the last one's are scored, too, which are never read."""
     query_step, score_step = 4 * round_up(tile.layer.integers[KEY_DIM], LANES), 4 * tile.score_width
     keys = Tiles(blocks.base, VECTOR_BYTES, blocks.block_step, TILE_STEPS * VECTOR_BYTES)
-    sizes = 0
     for pair in range(0, tile.num_pairs, TILE_ROWS):
-        sizes = shape_tiles(sizes, min(tile.num_pairs - pair, TILE_ROWS), TILE_STEPS)
+        _shape(tile, tile.num_pairs - pair)
         queries = Rows(address_of(tile.rooms.queries) + pair * query_step, query_step)
         target = Rows(scores + pair * score_step, score_step)
         tiled_products.score(queries, keys, blocks.block_step // keys.behind, target)
@@ -145,9 +150,9 @@ def _columns(blocks: Blocks, first: int) -> Blocks:
 def _add_in_tiles(tile: Tile, pairs: tuple[int, int], blocks: Blocks, num_keys: int, weights: int) -> None:
     """The same of staged values."""
     padded, sum_width = sum_widths(tile.layer.integers[VALUE_DIM])
-    score_step, count, sizes = 4 * tile.score_width, (num_keys + ADDED_AT_ONCE - 1) // ADDED_AT_ONCE, 0
+    score_step, count = 4 * tile.score_width, (num_keys + ADDED_AT_ONCE - 1) // ADDED_AT_ONCE
     for pair in range(pairs[0], pairs[1], TILE_ROWS):
-        sizes = shape_tiles(sizes, min(pairs[1] - pair, TILE_ROWS), TILE_STEPS)
+        _shape(tile, pairs[1] - pair)
         rows = Rows(weights + pair * score_step, score_step)
         for column in range(0, padded, NUM_TOTALS * LANES):
             sums = Rows(address_of(tile.rooms.sums) + 4 * (pair * sum_width + column), 4 * sum_width)
@@ -266,6 +271,7 @@ def _attend(call: Table) -> None:
     taken, stored = address_of(call) + 8 * COUNTER, address_of(call) + 8 * STORED
     room = call[ROOM_WORDS] * lanes.raise_counter(address_of(call) + 8 * ROOMS_TAKEN, 1)
     scratch = nb.carray(lanes.pointer(call[SCRATCH] + 4 * room, np.float32(0)), call[ROOM_WORDS])
+    fill(scratch, 0, LANES, np.float32(0))  # tiles are shaped for nothing yet
     ticket = lanes.raise_counter(taken, 1)
     while ticket < num_heads:
         store_head(call, layer.integers, step.write_slots_M, ticket)

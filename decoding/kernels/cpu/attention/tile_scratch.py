@@ -62,12 +62,14 @@ def _path_len(num_nodes: int) -> int:
 def scratch_words(num_nodes: int, key_dim: int, value_dim: int) -> int:
     """The float32 numbers that one tile needs. num_nodes: the most of a tree."""
     queries, sums, staged, raw = _room_sizes(key_dim, value_dim)
-    return queries + sums + staged + raw + _path_len(num_nodes) + score_width(num_nodes) * MOST_PAIRS
+    return LANES + queries + sums + staged + raw + _path_len(num_nodes) + score_width(num_nodes) * MOST_PAIRS
 
 
 class Rooms(NamedTuple):
-    """The parts of a thread's scratch. path: int32, the slots of a row's ancestors and its own."""
+    """The parts of a thread's scratch. shape: int64, at place 0 what the processor's tiles are shaped for (see
+    `shape_tiles`), 0 for nothing. path: int32, the slots of a row's ancestors and its own."""
 
+    shape: NDArray[np.int64]
     queries: Floats
     sums: Floats
     staged: Floats
@@ -79,13 +81,15 @@ class Rooms(NamedTuple):
 @kernel
 def make_rooms(num_nodes: int, key_dim: int, value_dim: int, scratch: Floats) -> Rooms:
     queries, sums, staged, raw = _room_sizes(key_dim, value_dim)
-    staged_at = queries + sums
+    sums_at = LANES + queries
+    staged_at = sums_at + sums
     raw_at = staged_at + staged
     path_at = raw_at + raw
     scores_at = path_at + _path_len(num_nodes)
     return Rooms(
-        scratch[:queries],
-        scratch[queries:staged_at],
+        scratch[:LANES].view(np.int64),
+        scratch[LANES:sums_at],
+        scratch[sums_at:staged_at],
         scratch[staged_at:raw_at],
         scratch[raw_at:path_at],
         scratch[path_at:scores_at].view(np.int32),
