@@ -18,10 +18,11 @@ DECODING = {
     "process": "machine parent temporary_folder terminal",
     "kernels": """
         processor cache numba_kernel layout cpu/atomics cpu/lanes cpu/team cpu/program cpu/by_address cpu/trees
-        cpu/gguf_codes cpu/halves cpu/attention/products cpu/attention/step_table cpu/attention/call_table
+        cpu/gguf_codes cpu/halves cpu/products/tiles cpu/attention/products cpu/attention/tiled_products
+        cpu/attention/step_table cpu/attention/call_table
         cpu/attention/tile_scratch cpu/attention/formats cpu/attention/tile cpu/attention/weights cpu/attention/storing
         cpu/attention/staging cpu/attention/weighing cpu/attention/exact cpu/attention/tables
-        cpu/products/row_lanes cpu/products/tiles cpu/products/panels cpu/products/int8 cpu/products/rounding
+        cpu/products/row_lanes cpu/products/panels cpu/products/int8 cpu/products/rounding
         cpu/products/grouped/layout cpu/products/grouped/packing cpu/products/grouped/unpacking
         cpu/products/grouped/products cpu/products/grouped/few_rows cpu/products/grouped/tiled
         cpu/products/grouped/multiplying cpu/products/grouped/records cpu/products/grouped/lookup cpu/rows cpu/experts
