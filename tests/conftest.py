@@ -31,3 +31,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
