@@ -9,11 +9,20 @@ from typing import Any
 import ollama
 import pytest
 
-from tests.server.servers import PATIENCE, RunningServer, wait_until
+from server.config import ServerSettings
+from server.engine_client.processes.worker_process import WORKER_COMMAND
+from tests.server.servers import PATIENCE, RunningServer, running_server, wait_until
 
 MESSAGES: Any = [{"role": "user", "content": "Tell me a story about a fox."}]
 OPTIONS = {"temperature": 0, "num_predict": 40}
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"enum": [1, 2, 3]}}, "required": ["n"]}
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[RunningServer]:
+    """One that has told no story yet: a reply that it drafts whole comes in one piece."""
+    with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND) as server:
+        yield server
 
 
 @pytest.fixture
