@@ -19,6 +19,9 @@ OLDEST ?= .oldest
 serve: $(VENV)/.installed
 	$(BIN)/gander serve $(MODEL) $(ARGS)
 
+# Tests start hundreds of processes, which would each compile our sources anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What a change may break, in minutes: kernels are compiled first, for both of the processes that test side by side.
 # `test-slow` has the rest, one test after another: soaks, tables, benchmarks, clusters.
 test: $(VENV)/.installed-dev

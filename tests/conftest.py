@@ -7,13 +7,31 @@ for a thread that has lost its core: the same tests then take ten times as long.
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
 
 os.environ["GANDER_CONFIG"] = os.devnull
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported, here and in processes of tests
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, and when a kernel is defined
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: nobody looks through it again and again for what could go."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()

@@ -1,4 +1,5 @@
-"""One server in front of the scripted worker for all tests that leave it running, and clients written for Node."""
+"""One server in front of the scripted worker, and one in front of the real one, for all tests that leave them running;
+and clients written for Node."""
 
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from server.config import ServerSettings
+from server.engine_client.processes.worker_process import WORKER_COMMAND
 from tests.server.servers import RunningServer, make_model_folder, running_server
 
 NODE_FOLDER = Path(__file__).parent / "node"
@@ -20,6 +22,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         model=str(folder), drain_seconds=5, keep_alive_seconds=0.2, max_nodes=60, unknown_fields="error"
     )
     with running_server(settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def real() -> Iterator[RunningServer]:
+    """The bundled model. Tests compare its counters before and after, and name sessions and prompts of their own."""
+    with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND) as running:
         yield running
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,11 @@ from typing import Any
 import pytest
 
 from decoding.training.texts.prompts import held_out_exercises
-from server.config import ServerSettings
-from server.engine_client.processes.worker_process import WORKER_COMMAND
-from tests.server.servers import RunningServer, running_server
+from tests.server.servers import RunningServer
 
 pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "dvts.py"
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[RunningServer]:
-    with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"enum": [1, 2, 
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[RunningServer]:
+    """One that has told no story yet: a reply that it drafts whole comes in one piece."""
     with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND) as server:
         yield server
 

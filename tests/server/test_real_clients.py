@@ -3,25 +3,16 @@
 import json
 import math
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from server.config import ServerSettings
-from server.engine_client.processes.worker_process import WORKER_COMMAND
-from tests.server.servers import RunningServer, but_for_the_cache, running_server, wait_until
+from tests.server.servers import RunningServer, but_for_the_cache, wait_until
 
 NODE_FOLDER = Path(__file__).parent / "node"
 MESSAGES: Any = [{"role": "user", "content": "Tell me a story about a fox."}]
 SAMPLINGS: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 0.8, "seed": 5}]
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[RunningServer]:
-    with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND) as server:
-        yield server
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from server.config import ServerSettings
-from server.engine_client.processes.worker_process import WORKER_COMMAND
-from tests.server.servers import RunningServer, but_for_the_cache, running_server
+from tests.server.servers import RunningServer, but_for_the_cache
 
 METHODS = ("none", "spine", "stand", "dynamic")
 MESSAGES = [{"role": "user", "content": "Tell me a story about a fox and a boat."}]
@@ -44,12 +41,6 @@ ASKED: dict[str, dict[str, Any]] = {
     "n": {"n": 3},
     "prediction": {"prediction": {"type": "content", "content": "Once upon a time there was a fox named Tom."}},
 }
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[RunningServer]:
-    with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND) as server:
-        yield server
 
 
 def ask(server: RunningServer, path: str, **body: Any) -> dict[str, Any]:

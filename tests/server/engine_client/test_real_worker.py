@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -16,12 +15,6 @@ from tests.server.servers import PATIENCE, RunningServer, but_for_the_cache, run
 PROMPT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\ndef mul(a, b):\n"
 METHODS = ("none", "spine", "lookup", "stand", "dynamic", "linear")
 SAMPLED = {"temperature": 0.8, "seed": 1234, "top_p": 0.95}
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[RunningServer]:
-    with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND) as server:
-        yield server
 
 
 def complete(server: RunningServer, **body: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import closing
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ USER = {"role": "user", "content": "hi"}
 SYSTEM = {"role": "system", "content": "be brief"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "42"}
+STARTED: dict[str, ChatTemplate] = {}  # the one of the last prompt, by its source
 
 
 def called(arguments: str = "{}", **fields: Any) -> dict[str, Any]:
@@ -36,9 +37,28 @@ def prompt(source: str, *messages: dict[str, Any], tools: tuple[Any, ...] = (), 
         [Tool.model_validate(tool) for tool in tools],
         options,
     )
-    with closing(ChatTemplate({"default": source}, {"bos_token": "<s>"})) as template:
-        conversation = conversation_of(given, template, SpecialTokens(["<|end|>"]))
-        return asyncio.run(template.render(conversation)).text
+    template = template_of(source)
+    conversation = conversation_of(given, template, SpecialTokens(["<|end|>"]))
+    return asyncio.run(template.render(conversation)).text
+
+
+def template_of(source: str) -> ChatTemplate:
+    """Each starts a process: the last one stays for the next prompt."""
+    if source not in STARTED:
+        close_templates()
+        STARTED[source] = ChatTemplate({"default": source}, {"bos_token": "<s>"})
+    return STARTED[source]
+
+
+def close_templates() -> None:
+    while STARTED:
+        STARTED.popitem()[1].close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _templates_are_closed() -> Iterator[None]:
+    yield
+    close_templates()
 
 
 LOOP = "{% for m in messages %}{% for c in m.tool_calls or [] %}"
@@ -107,8 +127,8 @@ NULL_BRANCHES = [
 ]
 
 
-@pytest.mark.parametrize("condition", NULL_BRANCHES)
 @pytest.mark.parametrize("content", [{}, {"content": None}, {"content": ""}, {"content": []}])
+@pytest.mark.parametrize("condition", NULL_BRANCHES)
 def test_content_that_is_null_stays_so_where_the_template_asks(condition: str, content: dict[str, Any]) -> None:
     source = f"{{% for m in messages %}}{{% if {condition} %}}calls {{{{ m.tool_calls[0].function.name }}}}"
     source += "{% else %}{{ m.content + '|' }}{% endif %}{% endfor %}"

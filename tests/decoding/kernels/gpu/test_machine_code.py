@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -39,6 +40,7 @@ print(json.dumps([[case.kernel.fn.__name__, case.constants.get("enable_fp_fusion
 """
 
 
+@cache
 def told(program: str, *arguments: str) -> Any:
     """What the program prints as JSON, in a process of its own: kernels are not interpreted there."""
     environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
