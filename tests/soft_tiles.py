@@ -131,17 +131,8 @@ def install() -> None:
                 sums[row, column] += np.float32(even + odd)
 
     @nb.cfunc("void(int64, int64, int64)")
-    def tdpbusd(total: int, numbers: int, weights: int) -> None:
-        num_rows, num_columns, num_steps = fitting(total, numbers, weights)
-        sums = tile_of(total, np.int32(0))
-        rows, columns = tile_of(numbers, np.uint32(0)), tile_of(weights, np.uint32(0))
-        for row in range(num_rows):
-            for column in range(num_columns):
-                for step in range(num_steps):
-                    for byte in range(4):
-                        number = np.int32((rows[row, step] >> (8 * byte)) & 255)
-                        weight = np.int32((columns[step, column] >> (8 * byte)) & 255)
-                        sums[row, column] += number * (weight - 256 * (weight > 127))
+    def tdpbusd(_total: int, _numbers: int, _weights: int) -> None:
+        abort()  # of bytes, which take no tiles here
 
     own = {each.__name__: each for each in (ldtilecfg, tilerelease, tilezero, tileloadd64, tilestored64)}
     own |= {each.__name__: each for each in (tdpbf16ps, tdpbusd)}

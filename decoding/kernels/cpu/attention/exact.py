@@ -79,7 +79,7 @@ def _shape(tile: Tile, num_pairs: int) -> None:
 
 @kernel
 def _score_in_tiles(tile: Tile, blocks: Blocks, scores: int) -> None:
-    """The same of staged blocks. Those beyond the last one's are scored, too, which are never read."""
+    """As `_score_rows`, of staged blocks. Keys beyond the last one's are scored, too, which are never read."""
     query_step, score_step = 4 * round_up(tile.layer.integers[KEY_DIM], LANES), 4 * tile.score_width
     keys = Tiles(blocks.base, VECTOR_BYTES, blocks.block_step, TILE_STEPS * VECTOR_BYTES)
     for pair in range(0, tile.num_pairs, TILE_ROWS):
@@ -148,7 +148,7 @@ def _columns(blocks: Blocks, first: int) -> Blocks:
 
 @kernel
 def _add_in_tiles(tile: Tile, pairs: tuple[int, int], blocks: Blocks, num_keys: int, weights: int) -> None:
-    """The same of staged values."""
+    """As `_add_rows`, of staged values."""
     padded, sum_width = sum_widths(tile.layer.integers[VALUE_DIM])
     score_step, count = 4 * tile.score_width, (num_keys + ADDED_AT_ONCE - 1) // ADDED_AT_ONCE
     for pair in range(pairs[0], pairs[1], TILE_ROWS):
@@ -236,9 +236,8 @@ def _add_paths(tile: Tile, place: int, positions: tuple[int, int], begin: int) -
 def _attend_tile(tile: Tile) -> None:
     """Fill the tile's sums."""
     first, end = slot_range(tile)
-    shared_end = end  # where slots no longer lie by position
-    if not tile.is_chain:
-        shared_end = tile.prefix_len // ADDED_AT_ONCE * ADDED_AT_ONCE
+    # From here on slots no longer lie by position.
+    shared_end = end if tile.is_chain else tile.prefix_len // ADDED_AT_ONCE * ADDED_AT_ONCE
     start_sums(tile)
     while first < end:
         border = (first // RANGE + 1) * RANGE

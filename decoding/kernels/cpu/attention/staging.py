@@ -17,7 +17,6 @@ from decoding.kernels.cpu.attention.products import NUM_BLOCKS, Blocks, Plane
 from decoding.kernels.cpu.attention.tile import Tile
 from decoding.kernels.cpu.attention.tile_scratch import ADDED_AT_ONCE, address_of, fill, round_up, sum_widths
 from decoding.kernels.cpu.lanes import LANES, VECTOR_BYTES
-from decoding.kernels.cpu.products.tiles import HAS_TILES, TILE_STEPS
 from decoding.kernels.layout import BLOCK_LEN
 from decoding.kernels.numba_kernel import kernel
 
@@ -88,7 +87,7 @@ def stage_keys(tile: Tile, source: Blocks, first: int) -> Blocks:
     """Up to `NUM_BLOCKS` blocks of keys from place `first` on, which are not float32."""
     width, kind = tile.layer.integers[KEY_DIM], tile.layer.integers[FORMAT]
     num_steps = (width + 1) // 2 if tile.is_in_pairs else width
-    num_lines = round_up(num_steps, TILE_STEPS) if HAS_TILES and tile.is_in_pairs else num_steps
+    num_lines = round_up(num_steps, ADDED_AT_ONCE // 2) if tile.is_in_pairs else num_steps
     count, step = min(source.last + 1 - first, NUM_BLOCKS), num_lines * VECTOR_BYTES
     for place in range(count):
         address, target = _address(source, first + place), address_of(tile.rooms.staged) + step * place

@@ -33,7 +33,7 @@ from decoding.kernels.cpu.attention.step_table import (
     Table,
 )
 from decoding.kernels.cpu.attention.tile_scratch import (
-    ADDED_AT_ONCE,
+    WHOLE,
     Floats,
     Rooms,
     address_of,
@@ -42,8 +42,6 @@ from decoding.kernels.cpu.attention.tile_scratch import (
 )
 from decoding.kernels.layout import BLOCK_LEN
 from decoding.kernels.numba_kernel import kernel
-
-STAGED_FROM = max(BLOCK_LEN, ADDED_AT_ONCE)  # slots
 
 
 class Tile(NamedTuple):
@@ -126,7 +124,7 @@ def first_visible(layer: Table, position: int) -> int:
 @kernel(borrows=True)
 def slot_range(tile: Tile) -> tuple[int, int]:
     """The range of the segment's slots that holds all keys that the tile's rows may see, from a multiple of
-    `STAGED_FROM` on."""
+    `WHOLE` on."""
     first, last = node_of(tile, 0), node_of(tile, tile.num_pairs - 1)
     end = tile.prefix_len + last + 1
     start = end
@@ -134,4 +132,4 @@ def slot_range(tile: Tile) -> tuple[int, int]:
         start = min(start, first_visible(tile.layer.integers, tile.positions[node]))
     if not tile.is_chain:  # only the prefix is stored by position
         start = min(start, tile.prefix_len)
-    return start // STAGED_FROM * STAGED_FROM, end
+    return start // WHOLE * WHOLE, end

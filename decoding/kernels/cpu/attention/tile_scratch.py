@@ -23,7 +23,9 @@ MOST_PAIRS = 128  # the most (token, head) pairs that share a pass over keys and
 # Keys that are scored, then weighed, then added. Ranges begin at multiples of it, so that all rows rescale their sums
 # after the same keys.
 RANGE = 256
-ADDED_AT_ONCE = 2 * TILE_STEPS if HAS_TILES else 2  # keys that a row adds in one go, from a multiple of it on
+# Numbers along a width, or keys from a multiple of it on, whose products join a sum in one go.
+ADDED_AT_ONCE = 2 * TILE_STEPS if HAS_TILES else 2
+WHOLE = max(BLOCK_LEN, ADDED_AT_ONCE)  # keys: slots are read from a multiple of it on, and weighed up to one
 
 
 @kernel(borrows=True)

@@ -14,6 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from decoding.kernels.cpu.attention.products import NARROW
 from decoding.kernels.cpu.lanes import VECTOR_BYTES, Builder, Value, emit_offset, emit_rolled_loop, emit_times
 from decoding.kernels.cpu.products.tiles import (
     FIRST_NUMBERS,
@@ -24,8 +25,6 @@ from decoding.kernels.cpu.products.tiles import (
     emit_tile_load,
     emit_tile_store,
 )
-
-NARROW = NUM_TOTALS // 2  # vectors of value columns, where fewer than four are left
 
 
 class Tiles(NamedTuple):

@@ -14,12 +14,11 @@ from decoding.kernels.cpu.attention import weights
 from decoding.kernels.cpu.attention.call_table import FIRST_SINK, GROUP, HAS_SINKS, VALUE_DIM
 from decoding.kernels.cpu.attention.products import SOME
 from decoding.kernels.cpu.attention.tile import Tile, first_visible, node_of
-from decoding.kernels.cpu.attention.tile_scratch import ADDED_AT_ONCE, address_of, fill, round_up, sum_widths
+from decoding.kernels.cpu.attention.tile_scratch import WHOLE, address_of, fill, round_up, sum_widths
 from decoding.kernels.cpu.lanes import LANES
 from decoding.kernels.numba_kernel import kernel
 
 NEVER = np.float32(-np.inf)
-WEIGHED_AT_ONCE = max(LANES, ADDED_AT_ONCE)  # keys; what is added of none has weight 0
 LOWEST = np.float32(-1e30)  # the largest score of nothing: finite, so that differences are numbers
 
 
@@ -74,7 +73,7 @@ def follow_paths(tile: Tile, first: int) -> int:
 def _hide(tile: Tile, first: int, keys: tuple[int, int]) -> None:
     """Set to minus infinity the scores of positions that a pair's row may not see, and of those after the last."""
     scores, (start, end) = tile.rooms.scores, keys
-    end = start + round_up(end - start, WEIGHED_AT_ONCE)
+    end = start + round_up(end - start, WHOLE)
     for pair in range(tile.num_pairs):
         node = node_of(tile, pair)
         position = tile.positions[node]
@@ -90,7 +89,7 @@ def weigh(tile: Tile, first: int, keys: tuple[int, int]) -> None:
     one `RANGE`."""
     _hide(tile, first, keys)
     padded, width = sum_widths(tile.layer.integers[VALUE_DIM])
-    sums, num_vectors = tile.rooms.sums, round_up(keys[1] - keys[0], WEIGHED_AT_ONCE) // LANES
+    sums, num_vectors = tile.rooms.sums, round_up(keys[1] - keys[0], WHOLE) // LANES
     for pair in range(tile.num_pairs):
         row, place = address_of(sums) + 4 * pair * width, pair * width + padded + LANES
         line = address_of(tile.rooms.scores) + 4 * (pair * tile.score_width + keys[0] - first)
